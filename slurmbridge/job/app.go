@@ -122,8 +122,10 @@ var (
 	UngatedDelay      = ungated("delay", "the bridge has kept it waiting long enough")
 	UngatedTurn       = ungated("turn", "a job behind it that doesn't share would take its GPU first")
 	UngatedPreempts   = ungated("preempts", "no GPU is idle for it, and Slurm may preempt jobs for it")
-	UngatedNoRule     = ungated("no-rule", "no rule of the site adopts it")
-	UngatedPerGPU     = ungated("per-gpu-defaults",
+	UngatedDrawn      = ungated("magnetic-reservation",
+		"no GPU is idle for it, and Slurm may start it in a reservation that it doesn't ask for (MAGNETIC)")
+	UngatedNoRule = ungated("no-rule", "no rule of the site adopts it")
+	UngatedPerGPU = ungated("per-gpu-defaults",
 		"its partition has defaults per GPU (DefCpuPerGPU, DefMemPerGPU), and Slurm would refuse to make it share")
 	UngatedUnknown = ungated("unknown-application", "it didn't ask to share, and its application has not run alone yet")
 	UngatedFull    = ungated("no-room", "it didn't ask to share, and its application leaves too little of a GPU")

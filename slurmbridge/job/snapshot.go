@@ -415,6 +415,14 @@ type Reservation struct {
 	Name       string
 	Start, End time.Time
 	Nodes      map[string]bool // nil = any node may be among them
+	// Magnetic: Slurm also starts jobs there that don't ask for it, of some users; Users nil = of anybody.
+	Magnetic bool
+	Users    []string
+}
+
+// Draws reports whether Slurm may start a job in the reservation that doesn't ask for it.
+func (r *Reservation) Draws(j *Job, at time.Time) bool {
+	return r.Magnetic && !at.Before(r.Start) && at.Before(r.End) && (r.Users == nil || slices.Contains(r.Users, j.User))
 }
 
 // Holds reports whether the node may be among the reservation's.

@@ -110,8 +110,12 @@ func (r *pass) noteWaiting() {
 			delete(r.limited, j.ID)
 		}
 		if !idles || j.StartS() > 0 { // it isn't the bridge that keeps it waiting
-			if !idles && !r.Shadow && preempts(&j) {
-				r.ungate(r.jobs[j.ID], job.UngatedPreempts, "")
+			switch own := r.jobs[j.ID]; {
+			case idles || r.Shadow:
+			case preempts(&j):
+				r.ungate(own, job.UngatedPreempts, "")
+			case r.isDrawn(own):
+				r.ungate(own, job.UngatedDrawn, "")
 			}
 			continue
 		}
@@ -120,6 +124,18 @@ func (r *pass) noteWaiting() {
 			r.ungate(r.jobs[j.ID], job.UngatedDelay, "")
 		}
 	}
+}
+
+// isDrawn reports whether Slurm may start a job on a node that a magnetic reservation keeps from the bridge.
+func (r *pass) isDrawn(j *job.Job) bool {
+	if r.Bounds == nil {
+		return false
+	}
+	may := mayRun(j)
+	return slices.ContainsFunc(r.Bounds.Reservations, func(v job.Reservation) bool {
+		return v.Draws(j, r.Snap.At) &&
+			slices.ContainsFunc(r.Snap.Nodes, func(n job.Node) bool { return n.Reserved && v.Holds(n.Name) && may(&n) })
+	})
 }
 
 // onAnyGPU returns what reports whether a GPU that a job may use fulfils a condition, which is the same for all jobs of

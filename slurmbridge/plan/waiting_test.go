@@ -142,6 +142,12 @@ func TestAWaitHasAnEnd(t *testing.T) {
 			in.Snap.Jobs[len(in.Snap.Jobs)-1-i].QOS = "low"
 		}
 	}
+	draws := func(in *Input, users []string) { // to both nodes
+		in.Snap.Jobs[0].User, in.Snap.Nodes[0].Reserved, in.Snap.Nodes[1].Reserved = "ann", true, true
+		in.Bounds = &job.Bounds{Reservations: []job.Reservation{
+			{Start: in.Snap.At.Add(-time.Hour), End: in.Snap.At.Add(time.Hour), Magnetic: true, Users: users},
+		}}
+	}
 	due := func(in *Input, left time.Duration) { // its limit is an hour
 		noneIdle(in)
 		in.HoldS, in.Snap.Jobs[0].Deadline = 120, in.Snap.At.Add(time.Hour+left)
@@ -156,11 +162,17 @@ func TestAWaitHasAnEnd(t *testing.T) {
 		"the idle GPU is another node's": {
 			func(in *Input) { in.Tracker.Wait("1").DelayedS, in.Snap.Jobs[0].ReqNodes = 300, "n2" }, "",
 		},
-		"it may preempt others":      {func(in *Input) { preempts(in, "urgent") }, job.UngatedPreempts},
-		"its QOS may preempt others": {preemptsByQOS, job.UngatedPreempts},
-		"it may preempt nobody":      {func(in *Input) { preempts(in, "gpu") }, ""},
-		"its deadline is near":       {func(in *Input) { due(in, time.Minute) }, job.UngatedDeadline},
-		"its deadline is far off":    {func(in *Input) { due(in, time.Hour) }, ""},
+		"it may preempt others":        {func(in *Input) { preempts(in, "urgent") }, job.UngatedPreempts},
+		"its QOS may preempt others":   {preemptsByQOS, job.UngatedPreempts},
+		"it may preempt nobody":        {func(in *Input) { preempts(in, "gpu") }, ""},
+		"a reservation draws it":       {func(in *Input) { draws(in, nil) }, job.UngatedDrawn},
+		"a reservation draws its user": {func(in *Input) { draws(in, []string{"ann"}) }, job.UngatedDrawn},
+		"a reservation draws others":   {func(in *Input) { draws(in, []string{"bob"}) }, ""},
+		"a reservation draws it, and a GPU is idle": {
+			func(in *Input) { draws(in, nil); in.Snap.Nodes[0].Reserved = false }, "",
+		},
+		"its deadline is near":    {func(in *Input) { due(in, time.Minute) }, job.UngatedDeadline},
+		"its deadline is far off": {func(in *Input) { due(in, time.Hour) }, ""},
 	} {
 		in := withCards(snapshot(sharer("1"), running("b2", "n2", 0, job.WholeGPU, 0),
 			running("b3", "n2", 1, job.WholeGPU, 0)))

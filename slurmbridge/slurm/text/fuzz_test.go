@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -29,6 +30,15 @@ func TestParseReservations(t *testing.T) {
 	}
 	if r := all[1]; r.Start.Format(time.TimeOnly) != "07:14:49" || !r.Holds("n3") {
 		t.Errorf("a list too long to be read holds any node: %+v", r)
+	}
+	for words, want := range map[string]job.Reservation{
+		"Flags=IGNORE_JOBS,MAGNETIC Users=games,news": {Magnetic: true, Users: []string{"games", "news"}},
+		"Flags=MAGNETIC Users=(null) Accounts=lab":    {Magnetic: true},
+		"Flags=MAGNETIC Users=-games":                 {Magnetic: true},
+		"Flags=IGNORE_JOBS Users=root":                {Users: []string{"root"}},
+	} {
+		r := ParseReservations([]byte("ReservationName=r Nodes=n1 " + words + "\n"))[0]
+		must.Equal(t, job.Reservation{Magnetic: r.Magnetic, Users: r.Users}, want, words)
 	}
 	if none := ParseReservations([]byte("No reservations in the system\n")); len(none) > 0 {
 		t.Errorf("%+v", none)

@@ -132,7 +132,10 @@ func ParseReservations(out []byte) []job.Reservation {
 		}
 		r := job.Reservation{
 			Name: f["ReservationName"], Start: parseTime([]byte(f["StartTime"])),
-			End: parseTime([]byte(f["EndTime"])),
+			End: parseTime([]byte(f["EndTime"])), Magnetic: HasOption(f["Flags"], "MAGNETIC"),
+		}
+		if users := f["Users"]; !IsNone(users) && !strings.HasPrefix(users, "-") { // "-ann": all but ann
+			r.Users = strings.Split(users, ",")
 		}
 		r.Nodes = ExpandHosts(f["Nodes"])
 		for name := range r.Nodes {
