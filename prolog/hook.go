@@ -324,6 +324,7 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 	}
 	// A job with a missing or damaged file has had its GPUs all the same.
 	gpus, _ := indexes(get("SLURM_JOB_GPUS"))
+	uid, _ := number(get("SLURM_JOB_UID"), 0)
 	errs := []error{h.lost(id)}
 	j, err := h.Dir.End(id, h.Now())
 	errs = append(errs, err)
@@ -336,6 +337,12 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 			var err error
 			if j != nil && j.MPS && len(jobs) > 0 && h.MPS != nil {
 				err = h.MPS.endClients(ctx, g, h.outlived(j), func(pid int) bool { return h.outlives(j, pid) })
+			}
+			if j == nil && len(jobs) == 0 && h.MPS != nil {
+				// Somebody may have emptied run_dir, and left the daemon to nobody.
+				if n := h.MPS.killOf(g, uid, controlName, serverName); n > 0 {
+					err = fmt.Errorf("the folders of its MPS daemon are gone, %d of the daemon's processes were killed", n)
+				}
 			}
 			return errors.Join(err, h.afterwards(ctx, g, jobs))
 		}))

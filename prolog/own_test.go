@@ -203,6 +203,20 @@ func TestASilentClientOfADaemonForAllUsers(t *testing.T) {
 	})
 }
 
+// Who empties run_dir under a sharer leaves its daemon and server to the job's epilog.
+func TestOwnDaemonWithoutItsFolder(t *testing.T) {
+	own(t, nvidia.Ready, func(t *testing.T, h *Hook, _ string) {
+		must.OK(t, h.Prolog(t.Context(), env()))
+		processes := h.MPS.running(0, controlName, serverName)
+		must.Equal(t, len(processes), 2)
+		must.OK(t, os.RemoveAll(h.Dir.Jobs()), os.RemoveAll(h.Dir.gpu(0)))
+		says(t, h.Epilog(t.Context(), env()), "of the daemon's processes were killed") // the server may end with its daemon
+		for _, pid := range processes {
+			until(t, "a process's end", func() bool { return started("", pid) == 0 })
+		}
+	})
+}
+
 // Of a daemon that has been killed the socket stays, and a pid file that says what any user has written.
 func TestOwnDaemonIsKilled(t *testing.T) {
 	own(t, nvidia.Ready, func(t *testing.T, h *Hook, _ string) {

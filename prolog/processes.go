@@ -23,10 +23,13 @@ const (
 
 // kill ends with SIGKILL the processes of the named programs that belong to the
 // GPU's pipe directory, and returns how many there were.
-func (m *MPS) kill(gpu int, names ...string) int {
-	n, served := 0, m.Dir.served(gpu)
-	for _, pid := range m.running(gpu, names...) {
-		if killIf(pid, func() bool { return m.runs(gpu, pid, served, names) }) {
+func (m *MPS) kill(gpu int, names ...string) int { return m.killOf(gpu, m.Dir.served(gpu), names...) }
+
+// killOf is kill where the served user is known.
+func (m *MPS) killOf(gpu int, served int64, names ...string) (n int) {
+	for _, pid := range pids(m.Proc) {
+		is := func() bool { return m.runs(gpu, pid, served, names) }
+		if is() && killIf(pid, is) {
 			n++
 		}
 	}

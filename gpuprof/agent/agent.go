@@ -54,6 +54,7 @@ type Agent struct {
 	gpus   map[int]*gpu  // by the agent's own number; a GPU that a job has and NVML hasn't has one below 0
 	next   int           // the number of the next GPU or instance
 	cards  int           // of NVML's
+	listed []prolog.Card // as the hooks have them
 	cut    string        // prolog.Cut as the GPUs were listed
 	recut  string        // prolog.Cut at the last look
 	before map[run]saved // what the agent before this one had, until the first scan
@@ -213,12 +214,26 @@ func (a *Agent) list() error {
 			add(d.Instance(k), d.MIG.Instances[k], d.MIG.Instances)
 		}
 	}
-	a.cards = len(cards)
+	a.cards, a.listed = len(cards), cards
 	for i, g := range before {
 		g.missing, a.gpus[i] = true, g
 		a.forget(i)
 	}
 	return a.Dir.WriteCards(cards)
+}
+
+// tellLost lists the GPUs anew for the hooks where a reading shows that the driver has lost one, or has one back: until
+// the GPUs are opened again, which they aren't while jobs run, prologs would count on it.
+func (a *Agent) tellLost(g *gpu, lost bool) {
+	i := slices.IndexFunc(a.listed, func(c prolog.Card) bool { return c.UUID == g.dev.UUID })
+	if g.missing || g.dev.Lost != "" || i < 0 || a.listed[i].Lost == lost {
+		return
+	}
+	a.listed[i].Lost = lost
+	a.Log.Error("the driver has lost a GPU while jobs run, or has it back", "gpu", g.dev.UUID, "lost", lost)
+	if err := a.Dir.WriteCards(a.listed); err != nil {
+		a.Log.Warn("hooks still count on it", "err", err)
+	}
 }
 
 // forget drops a GPU that is no more, and its failure, unless it is needed for the record of a job that had it.

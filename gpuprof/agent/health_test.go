@@ -50,6 +50,21 @@ func TestHealth(t *testing.T) {
 	b.wants()
 }
 
+// Hooks don't count on a GPU that the driver loses while jobs run, and do again when it is back.
+func TestHooksKnowALostGPU(t *testing.T) {
+	b := newBench(t)
+	b.begin(7, 1)
+	for _, c := range []struct {
+		err  error
+		lost bool
+	}{{nil, false}, {nvml.ErrLost, true}, {nil, false}} {
+		b.card(1).err = c.err
+		b.sample()
+		cards := must.Get(b.Dir.Cards(""))(t)
+		must.Equal(t, [2]bool{cards[0].Lost, cards[1].Lost}, [2]bool{false, c.lost}, "%v", c.err)
+	}
+}
+
 // A GPU that failed is not called broken for ever when its job has gone: it is
 // asked again, though there is nobody to sample it for.
 func TestHealthAfterTheJob(t *testing.T) {

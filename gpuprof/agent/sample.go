@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -95,6 +96,9 @@ func (a *Agent) read(g *gpu, jobs []int64, now time.Time) {
 		err = fmt.Errorf("gpu %d: %w", g.index, err)
 	}
 	g.fresh = err == nil
+	if lost := errors.Is(err, nvml.ErrLost); lost || g.fresh {
+		a.tellLost(g, lost)
+	}
 	for _, name := range g.last.lied.Names() {
 		a.Metrics.lies.WithLabelValues(name).Inc()
 	}
