@@ -21,10 +21,10 @@ var (
 	nodesGres = regexp.MustCompile(`Gres=\S+`)
 )
 
-// Which device file each of Slurm's numbers means the hooks work out of its configuration. `slurmd -G` prints what Slurm
-// itself makes of it: the two agree, in whatever order gres.conf, slurm.conf and NVML have the GPUs. (The hooks don't ask
-// slurmd, which from 24.11 on needs munged for that, opens all GPUs where it is to find them, and says what it would find
-// now rather than what the slurmd that runs has found.)
+// The hooks read in Slurm's configuration which device file each of Slurm's numbers means, and agree with what
+// `slurmd -G` prints, in whatever order gres.conf, slurm.conf and NVML have the GPUs. (The hooks can't ask slurmd -G:
+// from 24.11 on it needs munged, with AutoDetect it opens all GPUs, which takes longer than a hook may, and it says what
+// it finds now rather than what the slurmd that runs found when it began.)
 func TestNumberingIsSlurms(t *testing.T) {
 	t.Parallel()
 	const gpus = 4

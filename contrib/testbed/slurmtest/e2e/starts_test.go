@@ -199,8 +199,8 @@ func plugin(t *testing.T, c *slurmtest.Cluster, source string) error {
 }
 
 // In containers that a SPANK plugin enters, as Pyxis does, Slurm's TaskProlog= ends each task, of jobs without a GPU,
-// too. Our plugin gives tasks there what the task prolog gives others. Wherever it stands in plugstack.conf, and where it
-// is missing or another release's, tasks run.
+// too. Our plugin gives tasks there what the task prolog gives others. Wherever our plugin stands in plugstack.conf, and
+// where it is missing or another release's, tasks run.
 func TestStartsInAContainer(t *testing.T) {
 	t.Parallel()
 	const ours, theirs = "optional DIR/slurmbridge.so DIR/bin/of-node\n", "required DIR/container.so DIR/bin "
@@ -227,7 +227,8 @@ func TestStartsInAContainer(t *testing.T) {
 						return err
 					}
 					// TaskProlog is told its node's name, which chooses the settings of this test's node.
-					hook := fmt.Sprintf("#!/bin/sh\nSLURMD_NODENAME=n1 exec %s\n", c.Options.TaskProlog)
+					hook := fmt.Sprintf("#!/bin/sh\ngrep -E '^(Uid|Gid|Cap(Inh|Prm|Eff|Amb)):' /proc/self/status >%s\n"+
+						"SLURMD_NODENAME=n1 exec %s\n", c.Path("out", "rights"), c.Options.TaskProlog)
 					if !n.taskProlog {
 						c.Options.TaskProlog = ""
 					}
@@ -246,6 +247,12 @@ func TestStartsInAContainer(t *testing.T) {
 			if n.mps {
 				c.waysToStart("--gres=mps:50", "", func(string) string { return "0" }, "a batch script", "srun",
 					"the shell of salloc")
+				// The plugin is root's; what it runs has the rights of the job's user alone.
+				rights := strings.Fields(string(must.Get(os.ReadFile(c.Path("out", "rights")))(t)))
+				user := must.Get(slurmtest.IDs(ann))(t)
+				uid, gid, none := fmt.Sprint(user.Uid), fmt.Sprint(user.Gid), "0000000000000000"
+				must.Equal(t, rights, []string{"Uid:", uid, uid, uid, uid, "Gid:", gid, gid, gid, gid, "CapInh:", none,
+					"CapPrm:", none, "CapEff:", none, "CapAmb:", none})
 				return
 			}
 			said, err := c.RunAs(t.Context(), ann, "srun", "--gres=mps:50", "--mem=100", "sh", "-c",
