@@ -113,7 +113,8 @@ func theMachine(ctx context.Context, s *stage) error {
 		}
 	}
 	if smi, err := exec.LookPath("nvidia-smi"); err == nil {
-		const figures = "index,uuid,name,driver_version,compute_mode,persistence_mode,mig.mode.current"
+		const figures = "index,uuid,name,driver_version,compute_mode,persistence_mode,mig.mode.current," +
+			"memory.total,memory.reserved,memory.used"
 		said, err := output(ctx, "", environ(), smi, "--query-gpu="+figures, "--format=csv")
 		s.note("nvidia-smi: %s %s", said, errText(err))
 	}
@@ -121,13 +122,36 @@ func theMachine(ctx context.Context, s *stage) error {
 		said, err := output(ctx, "help\n", append(environ(), s.folders()...), s.control)
 		s.note("help without a daemon: %.400q %s", said, errText(err))
 	}
-	// A context of its own, with no daemon: what CUDA is here.
-	c := s.connect(ctx, "without MPS", clientOptions{})
+	// A context of its own, with no daemon: what CUDA is here. At first nothing holds the GPU, as on an idle node, where
+	// the agent has closed it; then somebody does.
+	s.facts["device files open with NVML"] = openDevices()
+	err := s.card.lib.Release()
+	s.facts["device files open after NVML was shut down"] = openDevices()
+	c := s.connect(ctx, "without MPS, from cold", clientOptions{})
+	_, again := s.card.lib.Acquire()
 	s.facts["cuda"] = c.computes()
 	if !c.computes() {
-		return fmt.Errorf("CUDA doesn't compute: %s", c.first.failure())
+		return errors.Join(fmt.Errorf("CUDA doesn't compute: %s", c.first.failure()), err, again)
 	}
-	return nil
+	warm := s.connect(ctx, "without MPS, from warm", clientOptions{})
+	s.facts["first context from cold, s"], s.facts["from warm, s"] = c.first.Seconds, warm.first.Seconds
+	if again == nil {
+		used, merr := s.card.Memory()
+		s.facts["mib in use by two contexts, as NVML says"] = used
+		s.note("%s memory that can be had: %v MiB by NVML, %v MiB by CUDA", errText(merr), s.card.MemMiB, c.first.TotalMiB)
+	}
+	return errors.Join(err, again)
+}
+
+// openDevices is how many files of NVIDIA's driver this process has open.
+func openDevices() (n int) {
+	files, _ := filepath.Glob("/proc/self/fd/*")
+	for _, f := range files {
+		if to, err := os.Readlink(f); err == nil && strings.HasPrefix(to, "/dev/nvidia") {
+			n++
+		}
+	}
+	return n
 }
 
 // serverStates: what the daemon says of a server from its start to its end, and what it leaves in its folder.

@@ -48,6 +48,8 @@ func TestProtocolOnTheSimulatedCard(t *testing.T) {
 	}{
 		{"machine", "cuda", true},
 		{"machine", "simulated", true},
+		{"machine", "device files open after NVML was shut down", 0.},
+		{"machine", "mib in use by two contexts, as NVML says", 800.},
 		{"a client by UUID and by number", "visible", r.state.Device(0).UUID()},
 		{"a private /dev/shm", "it is a client of the server", false},
 		{"a busy client is killed", "a new client", true},
