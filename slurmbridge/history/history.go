@@ -369,8 +369,8 @@ func (h *History) TaskName(ctx context.Context, id int64, start, end time.Time) 
 }
 
 // Store writes an outcome down. Where it is Learned, the run becomes part of its application's profile; of another run
-// its length does, where that is known. A run that has nothing to learn from, since the agent has missed too much of it,
-// say, is not Learned any more.
+// its length does, where that is known. Store takes Learned back from a run that has nothing to learn from, such as one
+// of which the agent has missed too much.
 func (h *History) Store(ctx context.Context, o *Outcome) error {
 	err := h.writeDown(ctx, o)
 	if err != nil || !o.Learned && o.BelievedS == 0 {
