@@ -124,7 +124,7 @@ func (s *Stack) Options() slurmtest.Options {
 	}
 	if s.Setup.Policy != "" {
 		o.Lua = s.Setup.Lua
-		o.Extra = append(o.Extra, "PartitionName=slurmbridge Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1")
+		o.Extra = append(o.Extra, "PartitionName=slurmbridge Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1 OverSubscribe=NO")
 	}
 	if len(s.Setup.Card.Instances) > 0 {
 		s.cut(&o)

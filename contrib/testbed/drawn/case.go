@@ -123,7 +123,11 @@ func (j *Job) String() string {
 // options are those of a private cluster like the case's.
 func (c *Case) options(o *slurmtest.Options) {
 	o.NodeMore, o.CPUs, o.MemMiB, o.Accounting = nil, c.CPUs, c.MemMiB, c.Accounting != nil
-	o.Extra = append(append(o.Extra, "MinJobAge=600", "FirstJobId=101"), c.Conf...)
+	conf := c.Conf
+	if len(conf) > 0 && strings.HasPrefix(conf[0], "PartitionName=DEFAULT ") { // before the gate's partition, too
+		o.Extra, conf = append(conf[:1:1], o.Extra...), conf[1:]
+	}
+	o.Extra = append(append(o.Extra, "MinJobAge=600", "FirstJobId=101"), conf...)
 	for _, n := range c.Nodes {
 		o.NodeMore = append(o.NodeMore, n.More)
 	}

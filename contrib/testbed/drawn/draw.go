@@ -425,6 +425,9 @@ func (d *dice) settings(release string) {
 	}
 	d.facts["mixed"] = true
 	c.Settings = []string{"max_delay: 30s", "sharers_only: []"}
+	if d.chance(150) { // the gate is in the jobs' partitions
+		c.Settings = append(c.Settings, `gate_partition: ""`)
+	}
 	if !text.MistakesGPUs(release) {
 		return
 	}
