@@ -198,6 +198,9 @@ func (o *observer) member(g *job.Group, m *job.Member) {
 	case release.Running:
 		o.running(g, m, j)
 	case release.Back:
+		if w := o.t.Waits[m.Ref]; w != nil {
+			w.Unrestored = 0 // an earlier refusal counts no more
+		}
 		release.Move(g, m, job.MemberRestored)
 	case release.NotBack:
 		o.restoreAgain(g, m, j)
