@@ -268,3 +268,18 @@ func TestAClockThatWasAheadForAPoll(t *testing.T) {
 	must.Equal(t, after(0, 10*time.Second, time.Hour, 15*time.Second, 30*time.Second), want)
 	must.Equal(t, after(0, 10*time.Second, 20*time.Second, 30*time.Second).RunS, 20)
 }
+
+// A refused change that gives a job back what it had counts no more once the job has it back.
+func TestARefusalThatWasMadeGood(t *testing.T) {
+	tr, at := tracker.New(), time.Unix(1e9, 0)
+	g := released(1, 50, "1")
+	m := &g.Members[0]
+	m.State, m.Tries = job.MemberRestoring, 1
+	tr.Groups[1] = g
+	tr.Wait("1").Unrestored = 5
+	j := sent("1", "")
+	j.Request.Count, j.ReqNodes = job.Units, m.WasNodes
+	tr.Observe(poll(at, j), "7")
+	must.Equal(t, m.State, job.MemberRestored)
+	must.Equal(t, tr.Wait("1").Unrestored, 0)
+}
