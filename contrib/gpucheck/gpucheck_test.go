@@ -336,7 +336,7 @@ func TestWrongCall(t *testing.T) {
 	}
 	out, _, status := r.run("--dry-run")
 	if status != 0 || strings.Contains(out, "refuse") ||
-		!strings.Contains(out, "13 situations for 2m0s, then 6 kernels alone and in 21 pairs for 5m30s") ||
+		!strings.Contains(out, "14 situations for 2m0s, then 6 kernels alone and in 21 pairs for 5m30s") ||
 		!strings.Contains(out, "TITAN Xp") {
 		t.Errorf("dry run: %d: %s", status, out)
 	}

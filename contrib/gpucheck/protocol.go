@@ -9,6 +9,7 @@ import (
 	"os/exec" //nolint:depguard // programs are looked for
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -39,6 +40,7 @@ var situations = []situation{
 		"a busy client is terminated, then killed", usual,
 		func(ctx context.Context, s *stage) error { return s.lose(ctx, true) },
 	},
+	{"a busy client is stopped for a while", usual, stopped},
 	{"a memory limit and a thread percentage", usual, limits},
 	{"a private /dev/shm", usual, privateShm},
 	{"a dead socket", nil, deadSocket},
@@ -290,6 +292,23 @@ func (s *stage) lose(ctx context.Context, terminate bool) error {
 	s.watch(ctx, time.Second, nil)
 	s.after(ctx, map[string]*client{"the neighbour": b})
 	s.comes(ctx, "a new client", 5*time.Second)
+	return nil
+}
+
+// stopped: whether a client goes on while its neighbour is stopped, as by scontrol suspend, and the neighbour afterwards;
+// what ended clients leave in /dev/shm.
+func stopped(ctx context.Context, s *stage) error {
+	a, b, err := s.pair(ctx, 1, 1)
+	if err != nil {
+		return err
+	}
+	s.note("SIGSTOP to client a (%d): %s", a.pid, errText(syscall.Kill(a.pid, syscall.SIGSTOP)))
+	s.after(ctx, map[string]*client{"the neighbour, meanwhile": b})
+	s.note("SIGCONT to client a (%d): %s", a.pid, errText(syscall.Kill(a.pid, syscall.SIGCONT)))
+	s.after(ctx, map[string]*client{"the stopped client, afterwards": a})
+	s.dismiss(s.clients...)
+	left, _ := filepath.Glob("/dev/shm/cuda*")
+	s.note("in /dev/shm, once the clients %d and %d have ended: %v", a.pid, b.pid, left)
 	return nil
 }
 

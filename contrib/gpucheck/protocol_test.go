@@ -65,6 +65,12 @@ func TestProtocolOnTheSimulatedCard(t *testing.T) {
 			t.Errorf("%s: %s: %v, want %v\n%v", c.situation, c.fact, got, c.want, facts[c.situation]["events"])
 		}
 	}
+	for _, fact := range []string{"the neighbour, meanwhile", "the stopped client, afterwards"} {
+		said, _ := facts["a busy client is stopped for a while"][fact].(string)
+		if !strings.HasPrefix(said, "goes on: ") || !strings.HasSuffix(said, " 0 wrong") {
+			t.Errorf("%s: %q", fact, said)
+		}
+	}
 	for _, res := range r.results() {
 		for _, e := range res.Facts["events"].([]any) {
 			var pid int
