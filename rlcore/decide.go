@@ -36,10 +36,10 @@ func (d *Decision) Jobs() []int {
 	return out
 }
 
-// KeptOut returns the job that a decision for nothing has kept waiting: the first of the window's that would have joined
-// the GPU, next to what runs there, but for one reason of the guard's, and that reason. A job that the promise refuses
-// as well doesn't wait for what it was refused for on its own merits. Allowed: there is none, or the GPU has no room. It
-// is to be called before the next decision.
+// KeptOut returns the job that a decision for nothing has kept waiting: the first of the window's that would have
+// joined the GPU, next to what runs there, but for one reason of the guard's, and that reason. A job that the promise
+// refuses as well doesn't wait for what it was refused for on its own merits. Allowed: there is none, or the GPU has no
+// room. It is to be called before the next decision.
 func (d *Decision) KeptOut() (i int, why Refusal) {
 	if d.Combo != 0 || len(d.Refused) == 0 {
 		return 0, Allowed

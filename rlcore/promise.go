@@ -24,12 +24,12 @@ const (
 //   - the GPUs of each class, sorted by when they are free after these jobs, are free no later than without the
 //     combination, or, where no job is behind these, than in the schedule of plain Slurm.
 //
-// With exact predictions this is an induction, and no job of one GPU ends after its due: the plain schedule and the real
-// one begin the same, and each decision leaves every job its turn. It needs classes that don't change with the queue
-// (State.Sets), and jobs that go on in the class that plain Slurm has them in (Job.goOn): if one chose another class for
-// being free sooner, jobs confined to that class would find less than on plain Slurm. Jobs of several GPUs are Slurm's to
-// place, so beside them it holds nearly. Where a prediction was wrong and a due is lost, no decision makes the job end
-// later than going on plainly would, plus its grace.
+// With exact predictions this is an induction, and no job of one GPU ends after its due: the plain schedule and the
+// real one begin the same, and each decision leaves every job its turn. It needs classes that don't change with the
+// queue (State.Sets), and jobs that go on in the class that plain Slurm has them in (Job.goOn): if one chose another
+// class for being free sooner, jobs confined to that class would find less than on plain Slurm. Jobs of several GPUs
+// are Slurm's to place, so beside them it holds nearly. Where a prediction was wrong and a due is lost, no decision
+// makes the job end later than going on plainly would, plus its grace.
 type promise struct {
 	on      bool
 	cards   []company // by GPU: the running jobs

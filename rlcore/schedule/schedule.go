@@ -45,8 +45,8 @@ type Cluster struct {
 	byMark  map[mark]int   // classes
 }
 
-// mark is what the GPUs of a class have in common: the common sets that they are in, as bits, and their node if GPUs are
-// divided by node.
+// mark is what the GPUs of a class have in common: the common sets that they are in, as bits, and their node if GPUs
+// are divided by node.
 type mark struct {
 	sets uint64
 	node int

@@ -96,8 +96,8 @@ func TestQueueHoldsAllJobsThatWaitForGPUs(t *testing.T) {
 	must.Equal(t, got, want)
 }
 
-// GPUs are divided by partitions, whoever waits, and by nodes where a job of several GPUs waits or runs. Each waiting job
-// knows where plain Slurm has it.
+// GPUs are divided by partitions, whoever waits, and by nodes where a job of several GPUs waits or runs. Each waiting
+// job knows where plain Slurm has it.
 func TestWhatDividesGPUs(t *testing.T) {
 	in := snapshot(sharer("1"))
 	in.Snap.Nodes[0].Partitions = append(in.Snap.Nodes[0].Partitions, "large")
