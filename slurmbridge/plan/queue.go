@@ -151,8 +151,8 @@ func ownType(j *job.Job) string {
 	return ""
 }
 
-// closedFor lists the nodes that a limit or another user's jobs close to a job for now, separated by commas. Where other
-// nodes are idle, they are tried before the nodes that have refused jobs like it.
+// closedFor lists the nodes that a limit or another user's jobs close to a job for now, separated by commas. Where
+// other nodes are idle, they are tried before the nodes that have refused jobs like it.
 func (q *queue) closedFor(j *job.Job) string {
 	closed, by := q.budget.Closed(j)
 	if by != nil {

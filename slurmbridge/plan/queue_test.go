@@ -283,12 +283,14 @@ func TestAJobOnSeveralNodesHasItsGPUs(t *testing.T) {
 // keeps the array's number, the lowest, and the others get numbers as they are changed.
 func TestTasksComeInTheirOrder(t *testing.T) {
 	task := func(ref string, id int64) job.Job { return job.Job{Ref: ref, ID: id, ArrayID: 7, Priority: 5} }
-	all := []*job.Job{}
-	for _, j := range []job.Job{
-		{Ref: "6", ID: 6, Priority: 4}, task("7_10", 7), {Ref: "12", ID: 12, Priority: 5}, task("7_2", 30), task("7_0", 31),
-		{Ref: "3", ID: 3, Priority: 5}, {Ref: "40", ID: 40, Priority: 6},
-	} {
-		all = append(all, &j)
+	other := func(ref string, id, priority int64) job.Job { return job.Job{Ref: ref, ID: id, Priority: priority} }
+	jobs := []job.Job{
+		other("6", 6, 4), task("7_10", 7), other("12", 12, 5), task("7_2", 30), task("7_0", 31), other("3", 3, 5),
+		other("40", 40, 6),
+	}
+	var all []*job.Job
+	for i := range jobs {
+		all = append(all, &jobs[i])
 	}
 	slices.SortFunc(all, ByPriority)
 	var got []string

@@ -74,8 +74,8 @@ const (
 
 var free = [numFree]string{
 	"tres-per-node", "tres-per-job", "tres-per-socket", "tres-per-task",
-	"dependency", "reqnodes", "excnodes", "reason", "feature", "prefer", "account", "qos", "reservation", "name", "workdir",
-	"admin_comment", "comment",
+	"dependency", "reqnodes", "excnodes", "reason", "feature", "prefer", "account", "qos", "reservation", "name",
+	"workdir", "admin_comment", "comment",
 }
 
 // ErrRow says that squeue printed something that is not in the requested format.
