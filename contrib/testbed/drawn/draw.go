@@ -376,7 +376,7 @@ func (d *dice) accounting() {
 		"add user slurm Account=lab",
 	} // admins.md: SlurmUser needs an account
 	d.any("account", nil, func(s string) { c.Accounting = append(c.Accounting, strings.Split(s, " ; ")...) })
-	c.Conf = append(c.Conf, d.write(d.one("enforce", nil)))
+	c.Conf = append(c.Conf, d.write(d.one("enforce", nil)), "AccountingStorageTRES=gres/gpu,gres/"+c.Sharing)
 	if d.facts["qospreempt"] {
 		c.Conf = append(c.Conf, "PreemptType=preempt/qos", "PreemptMode=REQUEUE")
 	}
