@@ -295,8 +295,8 @@ func (s *stage) lose(ctx context.Context, terminate bool) error {
 	return nil
 }
 
-// stopped: whether a client goes on while its neighbour is stopped, as by scontrol suspend, and the neighbour afterwards;
-// what ended clients leave in /dev/shm.
+// stopped: whether a client goes on while its neighbour is stopped, as by scontrol suspend, and the neighbour
+// afterwards; what ended clients leave in /dev/shm.
 func stopped(ctx context.Context, s *stage) error {
 	a, b, err := s.pair(ctx, 1, 1)
 	if err != nil {

@@ -1,6 +1,6 @@
 // Command slurmbridge-hook is Slurm's Prolog, Epilog and TaskProlog. It never runs a Slurm command, never outlasts its
-// deadline and ends in exit 0: Slurm drains a node after its prolog has failed. Where a signal has ended its work, or the
-// program itself, it doesn't: the scripts around it (etc/hooks) call it again, and end in exit 0.
+// deadline and ends in exit 0: Slurm drains a node after its prolog has failed. Where a signal has ended its work it
+// doesn't: the scripts around it (etc/hooks) call it again, and end in exit 0.
 package main
 
 import (
@@ -23,8 +23,8 @@ var version = "unknown"
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, os.Getenv)) }
 
-// killed is the exit status of a hook whose work was ended by a signal: it is still due, and what was done before may be
-// done again.
+// killed is the exit status of a hook whose work was ended by a signal: the work is still due, and what was done
+// before may be done again.
 const killed = 75
 
 // run returns the exit status: 0 for a hook, or killed.
