@@ -223,9 +223,10 @@ func TestPagesCanBeFollowed(t *testing.T) {
 	}
 }
 
-// What the pages call a setting is one, of one of the files of settings or of the playbook.
+// What the pages call a setting is one, of one of the files of settings, of the playbook or of its role.
 func TestPagesNameSettings(t *testing.T) {
 	settings := string(must.Get(os.ReadFile(filepath.Join(root, "contrib/ansible/slurmbridge.yml")))(t))
+	settings += string(must.Get(os.ReadFile(filepath.Join(root, "contrib/ansible/roles/slurmbridge/defaults/main.yml")))(t))
 	for _, file := range must.Get(filepath.Glob(filepath.Join(root, "etc/*.yaml")))(t) {
 		settings += string(must.Get(os.ReadFile(file))(t))
 	}
