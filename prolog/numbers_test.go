@@ -314,8 +314,10 @@ func TestSite(t *testing.T) {
 		{slurm: tmpfs}, // slurmd doesn't start
 		{slurm: linux, file: "namespace.yaml", text: "defaults:\n  dirs: /dev/shm\n", hides: true},
 		{slurm: linux, file: "namespace.yaml", text: "defaults:\n  dirs: /tmp\n"},
-		{slurm: "PrologFlags=Alloc,NoHold"}, {slurm: "PrologFlags=alloc,contain", contains: true},
-		{slurm: "PrologFlags=X11", contains: true}, {slurm: "PrologFlags=X11\nPrologFlags=Alloc"},
+		{slurm: "PrologFlags=Alloc,NoHold"},
+		{slurm: "PrologFlags=alloc,contain", contains: true},
+		{slurm: "PrologFlags=X11", contains: true},
+		{slurm: "PrologFlags=X11\nPrologFlags=Alloc"},
 	} {
 		dir := t.TempDir()
 		files := map[string]string{"slurm.conf": strings.ReplaceAll(c.slurm, "DIR", dir)}

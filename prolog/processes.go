@@ -58,10 +58,11 @@ func (m *MPS) running(gpu int, names ...string) (found []int) {
 	return found
 }
 
-// runs reports whether a process is of one of the named programs and belongs to the GPU's pipe directory. It is known by
-// its program's name and by the environment that it was started with: a pid file may be of a process that has long been
-// another. Any user can start processes like that, by the thousand. So a daemon is root's, or this process's own user's,
-// a server that (one for all users is root's, seen on 555) or the served user's, and of others nothing more is read.
+// runs reports whether a process is of one of the named programs and belongs to the GPU's pipe directory. It is known
+// by its program's name and by the environment that it was started with: a pid file may be of a process that has long
+// been another. Any user can start processes like that, by the thousand. So a daemon is root's, or this process's own
+// user's, a server that (one for all users is root's, seen on 555) or the served user's, and of others nothing more is
+// read.
 func (m *MPS) runs(gpu, pid int, served int64, names []string) bool {
 	if !short(m.Proc, pid) {
 		return false

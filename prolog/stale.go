@@ -18,15 +18,16 @@ import (
 // How long a job without processes may stay before it counts as one that ended without an epilog. With
 // PrologFlags=Contain Slurm has a process on each of a job's nodes for as long as the job is there. Otherwise a session
 // of salloc has none between two commands, and a job of several nodes none on all but the first: no hook can ask Slurm
-// whether such a job is still there, and one that ended unseen keeps its MPS daemon for a day. The shortest time applies
-// where the GPU's shares show that a job must be gone.
+// whether such a job is still there, and one that ended unseen keeps its MPS daemon for a day. The shortest time
+// applies where the GPU's shares show that a job must be gone.
 const (
 	contained   = 10 * time.Minute
 	uncontained = 24 * time.Hour
 	overfull    = time.Minute
 )
 
-// closeStale closes a GPU's jobs that ended without an epilog, as Slurm's daemon was killed. It returns the jobs that are there, and an error that names unreadable ones.
+// closeStale closes a GPU's jobs that ended without an epilog, as Slurm's daemon was killed. It returns the jobs that
+// are there, and an error that names unreadable ones.
 func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 	now, sum, limit := h.Now(), 0, uncontained
 	if h.Contains {

@@ -256,12 +256,14 @@ func TestWhyAPromiseWouldBeBroken(t *testing.T) {
 		},
 		{"in time", guess{1.2, 0, false}, promised(long(), of("a", 50)), "", Allowed},
 		{
-			"its contract alone", guess{1.2, 0, false},
+			"its contract alone",
+			guess{1.2, 0, false},
 			promised(long(), strict(of("a", 50)), strict(of("b", 50))), "a", RefusedContract,
 		},
 		{"its contract, and it would be late", guess{4, 0, false}, promised(long(), strict(of("a", 50))), "", Allowed},
 		{
-			"the job behind one that would be late without its contract, too", guess{4, 0, false},
+			"the job behind one that would be late without its contract, too",
+			guess{4, 0, false},
 			promised(long(), strict(of("a", 50)), of("b", 50)), "b", RefusedDue,
 		},
 	} {

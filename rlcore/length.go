@@ -135,9 +135,10 @@ func (p *Profile) SlowdownBy() (soloS float64, ok bool) {
 	return p.DurationS, p.sigma() <= mostTold
 }
 
-// LongS and ShortS are how long a long and a short run take alone, s: one in 44 takes longer, and one in 44 takes less
-// time.
-func (p *Profile) LongS() float64  { return p.atSigma(2) }
+// LongS is how long a long run takes alone, s: one in 44 takes longer.
+func (p *Profile) LongS() float64 { return p.atSigma(2) }
+
+// ShortS is how long a short run takes alone, s: one in 44 takes less time.
 func (p *Profile) ShortS() float64 { return p.atSigma(-2) }
 
 // atSigma is the run time whose logarithm is k standard deviations above the mean of the logarithms, s; 0: the median.

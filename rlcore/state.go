@@ -71,7 +71,8 @@ type Job struct {
 	MaxSlowdown float64
 	// Grace is its own in place of Guard.Grace, 0 = the guard's.
 	Grace float64
-	// NoShare: the job must have the GPU alone. FirstRun says that it is for this run, of which its application is learned.
+	// NoShare: the job must have the GPU alone. FirstRun says that it is for this run, of which its application is
+	// learned.
 	NoShare, FirstRun bool
 	// Array is the job array that the job belongs to, "" = none. ArrayOnly: it may share with tasks of that array only.
 	Array     string

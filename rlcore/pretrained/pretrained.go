@@ -4,9 +4,9 @@
 //
 //	slurmbridge train --rounds 80 --seed 1
 //
-// of revision 123da82 on sites drawn at random, whose lengths were known within 30 %. On today's sites, where runs differ
-// and lengths are foretold, no round of the same command is better than srpt, which it begins as. Of the worlds with
-// measured slowdowns it has seen nothing; rlcore/LEARNING.md says how it does there.
+// of revision 123da82 on sites drawn at random, whose lengths were known within 30 %. On today's sites, where runs
+// differ and lengths are foretold, no round of the same command is better than srpt, which it begins as. Of the worlds
+// with measured slowdowns it has seen nothing; rlcore/LEARNING.md says how it does there.
 //
 // That for the makespan was made by
 //

@@ -8,9 +8,9 @@ import (
 )
 
 // Kept is what one reason of the guard's cost. While a decision lets nothing join a GPU that has room, the first job of
-// its window that would have joined but for one reason waits for that; see rlcore.Decision.KeptOut. A job whom one reason keeps from several GPUs waits
-// once; one whom several reasons keep from several GPUs waits for each, so the times of reasons don't add up: each is
-// what lifting that reason alone could save.
+// its window that would have joined but for one reason waits for that; see rlcore.Decision.KeptOut. A job whom one
+// reason keeps from several GPUs waits once; one whom several reasons keep from several GPUs waits for each, so the
+// times of reasons don't add up: each is what lifting that reason alone could save.
 type Kept struct {
 	Reason rlcore.Refusal
 	WaitS  float64 // of all jobs, s

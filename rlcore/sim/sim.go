@@ -248,8 +248,8 @@ func (s *Sim) arrive() {
 	}
 }
 
-// enqueue appends job i to the pending ones; a decision is due for every GPU with a window that it enters. A foreign job
-// enters none.
+// enqueue appends job i to the pending ones; a decision is due for every GPU with a window that it enters. A foreign
+// job enters none.
 func (s *Sim) enqueue(i int) {
 	s.know(i)
 	s.expect(i)

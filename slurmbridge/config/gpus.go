@@ -22,9 +22,10 @@ type GPU struct {
 }
 
 // A card is what the bridge must know of a GPU to share it. Memory is what nvidia-smi prints as memory.total (MiB), the
-// smaller figure where drivers or ECC settings differ, and in it what drivers reserve (memory.reserved, from release 510
-// on; the largest figure of public reports): before, memory.total is without. PCIe is the link's nominal rate, both directions together
-// (generation 3, 16 lanes: 2 × 16 GB/s, and twice that per later generation), as the datasheets count it.
+// smaller figure where drivers or ECC settings differ, and in it what drivers reserve (memory.reserved, from release
+// 510 on; the largest figure of public reports): before, memory.total is without. PCIe is the link's nominal rate, both
+// directions together (generation 3, 16 lanes: 2 × 16 GB/s, and twice that per later generation), as the datasheets
+// count it.
 //
 // Clients: nvidia-cuda-mps-control(1) gives 16 up to compute capability 6.x and 48 from 7.0
 // (Volta). The same page says that a control daemon serves one user at a time, on every

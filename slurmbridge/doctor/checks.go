@@ -64,8 +64,8 @@ const (
 	luaCost  = "the script runs in slurmctld at each submission and change of a job, for a fraction of a millisecond"
 	whyProof = "what nodes send is believed only with proof of the sender; until then records wait on the nodes, and " +
 		"nothing is learned"
-	pluginCost = "slurmstepd runs the plugin for each task, as long as a TaskProlog takes; a node without it, or with one of " +
-		"another release, runs its tasks without"
+	pluginCost = "slurmstepd runs the plugin for each task, as long as a TaskProlog takes; a node without it, or with one " +
+		"of another release, runs its tasks without"
 	hookCost = "some milliseconds for each job, with or without a GPU; a node without the program is drained by its " +
 		"next job: install the package on all nodes first"
 	noShm = "each job then has a /dev/shm of its own, and its processes don't reach the MPS server of their GPU: jobs " +
@@ -477,8 +477,8 @@ func (e *exam) checks() []check {
 		row("persistence-mode", Warning, agents,
 			e.onAgents(func(n *text.Node, a Agent) bool { return sharesOf(n) > 0 && a.Cold }),
 			"GPUs of $nodes are without persistence mode",
-			"the driver then initialises a GPU anew for the first job after a pause, which takes seconds, with eight GPUs up to "+
-				"half a minute: jobs start before it is known whether their MPS server comes up, and fail where it doesn't",
+			"the driver then initialises a GPU anew for the first job after a pause, which takes seconds, with eight GPUs up "+
+				"to half a minute: jobs start before it is known whether their MPS server comes up, and fail where it doesn't",
 			"an idle GPU takes some watts more", run("systemctl enable --now nvidia-persistenced   # on each of them")),
 		// The hooks know which card each of Slurm's numbers means, or share without MPS.
 		row("gpu-order", Warning, agents, e.onAgents(func(_ *text.Node, a Agent) bool { return a.Uncertain > 0 }),

@@ -146,7 +146,8 @@ func (e *exam) gresLines(n *text.Node) string {
 		of := either(len(n.ByType) == 1, files, "/dev/nvidia…   # this type's")
 		lines = append(lines, fmt.Sprintf("Name=gpu Type=%s File=%s", cmp.Or(t, "TYPE"), of))
 	}
-	return strings.Join(append(lines, fmt.Sprintf("Name=%s Count=%d File=%s%s", e.sharing, 100*n.GPUs, files, flags)), "\n")
+	lines = append(lines, fmt.Sprintf("Name=%s Count=%d File=%s%s", e.sharing, 100*n.GPUs, files, flags))
+	return strings.Join(lines, "\n")
 }
 
 // agent is the answer of a node's agent; a node that power saving has put to sleep has none, and lacks none.
@@ -246,9 +247,12 @@ func (e *exam) absent() (hits []hit) {
 		setting    string
 		partitions []string
 	}{
-		{"include_partitions", s.IncludePartitions}, {"exclude_partitions", s.ExcludePartitions},
-		{"sharers_only", s.SharersOnly}, {"interactive_partitions", s.InteractivePartitions},
-		{"hand_shares", nil}, {"adopt", nil},
+		{"include_partitions", s.IncludePartitions},
+		{"exclude_partitions", s.ExcludePartitions},
+		{"sharers_only", s.SharersOnly},
+		{"interactive_partitions", s.InteractivePartitions},
+		{"hand_shares", nil},
+		{"adopt", nil},
 	}
 	for _, name := range s.HandShares {
 		if p, is := strings.CutPrefix(name, "partition:"); is {
@@ -264,7 +268,7 @@ func (e *exam) absent() (hits []hit) {
 	}
 	for _, n := range named {
 		missing := slices.DeleteFunc(slices.Clone(n.partitions), func(p string) bool { return slices.Contains(there, p) })
-		hits = append(hits, when(missing != nil && len(missing) > 0, "setting", n.setting, "missing",
+		hits = append(hits, when(len(missing) > 0, "setting", n.setting, "missing",
 			strings.Join(slices.Compact(missing), ", "), "there", strings.Join(there, ", "))...)
 	}
 	return hits

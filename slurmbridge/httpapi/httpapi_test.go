@@ -300,7 +300,8 @@ func listen(t *testing.T, srv *http.Server) string {
 
 // Somebody who holds many connections loses the oldest, and whoever comes is served.
 func TestConnectionsOfOneHost(t *testing.T) {
-	if s := NewServer(nil, slog.New(slog.DiscardHandler)); s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.IdleTimeout == 0 {
+	s := NewServer(nil, slog.New(slog.DiscardHandler))
+	if s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.IdleTimeout == 0 {
 		t.Errorf("a reader that never reads, or never asks, isn't cut off: %+v", s)
 	}
 	for _, b := range []bounds{{conns: 10, ofHost: 3, write: time.Minute}, {conns: 3, ofHost: 10, write: time.Minute}} {

@@ -71,8 +71,8 @@ type HarmCount struct {
 	Kinds  map[string]int `json:"kinds,omitempty"`
 }
 
-// More than one shared run in mostHarmed that is worse off than on plain Slurm is more than the promise allows for, where
-// there were leastHarmed such runs. Chosen: simulated worlds have one in two hundred.
+// More than one shared run in mostHarmed that is worse off than on plain Slurm is more than the promise allows for,
+// where there were leastHarmed such runs. Chosen: simulated worlds have one in two hundred.
 const (
 	mostHarmed  = 20
 	leastHarmed = 3
@@ -133,8 +133,8 @@ func (s *Status) stopped(now time.Time, fresh time.Duration) string {
 	case c.Up == 0:
 		return fmt.Sprintf("none of the %s with shares is in service", Count(c.WithParts, "GPU"))
 	case c.Open == 0:
-		return "no GPU is in a partition in which jobs may share (include_partitions, exclude_partitions; before Slurm 25.05 " +
-			"sharers_only)" + doctor
+		return "no GPU is in a partition in which jobs may share (include_partitions, exclude_partitions; before Slurm " +
+			"25.05 sharers_only)" + doctor
 	}
 	return ""
 }

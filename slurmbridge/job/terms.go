@@ -41,8 +41,8 @@ type Terms struct {
 }
 
 // wishShape is a word that says something about sharing. The first group is share: as the pages have it; otherwise the
-// word is one that is easily mistyped (share=no, shared:no), which counts where it makes sense and may belong to another
-// tool where it doesn't. contrib/job_submit.lua reads the same words.
+// word is one that is easily mistyped (share=no, shared:no), which counts where it makes sense and may belong to
+// another tool where it doesn't. contrib/job_submit.lua reads the same words.
 var wishShape = regexp.MustCompile(`^(?i:(share:)|share=|shared[:=])(.*)$`)
 
 // neverWords say that a job shares with nobody.
@@ -107,8 +107,8 @@ func (t *Terms) wish(text string) (wrong string) {
 		}
 		t.MaxSlowdown = v
 	default:
-		return fmt.Sprintf("share:%.64q: known are share:no, share:with=array, share:retry, share:interactive, share:report, "+
-			"share:no-mail, share:memory=MEMORY, share:try-memory=MEMORY, share:model=TYPE and share:max-slowdown=NUMBER", text)
+		return fmt.Sprintf("share:%.64q: known are share:no, share:with=array, share:retry, share:interactive, "+
+			"share:report, share:no-mail, share:memory=MEMORY, share:try-memory=MEMORY, share:model=TYPE and share:max-slowdown=NUMBER", text)
 	}
 	return ""
 }

@@ -351,7 +351,8 @@ func (b *Bridge) runAlone(ctx context.Context, e *tracker.Ended, o *history.Outc
 func (b *Bridge) ended(ctx context.Context, snap *job.Snapshot, events []tracker.Event) {
 	var refs, lost []string
 	for _, e := range events {
-		if w := b.tracker.Endings[e.Ref]; e.Kind == tracker.EventEnded && w != nil && w.Member != nil && b.mayBeLost(snap, w) {
+		w := b.tracker.Endings[e.Ref]
+		if e.Kind == tracker.EventEnded && w != nil && w.Member != nil && b.mayBeLost(snap, w) {
 			lost = append(lost, e.Ref)
 		}
 	}

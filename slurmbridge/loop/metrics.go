@@ -52,8 +52,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 				"start), running (in a group).", "state"),
 		gpus: r.gauges("gpus", "GPUs, by use: idle, single (one job), shared (several jobs); out-of-service (of those with "+
 			"shares), no-shares (the bridge leaves them alone).", "use"),
-		health: r.gauges("health", "1 for the state that the bridge is in, 0 for the others: well, impaired (jobs share, and "+
-			"something needs an admin), down (no job can be made to share). slurmbridge status says why.", "state"),
+		health: r.gauges("health", "1 for the state that the bridge is in, 0 for the others: well, impaired (jobs share, "+
+			"and something needs an admin), down (no job can be made to share). slurmbridge status says why.", "state"),
 		groups: counters(r, "groups_total",
 			"Groups of jobs that were released, by kind: start (on an idle GPU), join (next to running jobs), turn (one job, "+
 				"when Slurm comes to it). None in shadow mode.", "kind", job.StartNow, job.Join, job.Turn),

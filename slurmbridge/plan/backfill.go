@@ -12,8 +12,9 @@ import (
 )
 
 // Slurm keeps nodes for a waiting job: a job of lower priority starts there only if its time limit ends before the
-// waiting job's expected start. Slurm's backfill foretells that start by the limits of the jobs that run, and keeps whole
-// nodes. Where the guard, which knows how long jobs really take, sees room, Slurm would leave a released job pending.
+// waiting job's expected start. Slurm's backfill foretells that start by the limits of the jobs that run, and keeps
+// whole nodes. Where the guard, which knows how long jobs really take, sees room, Slurm would leave a released job
+// pending.
 
 // kept says for which foreign job Slurm keeps a node, and from when that job is expected to need it, s from now; +Inf =
 // never.

@@ -119,8 +119,8 @@ func (c *Client) gpuLimits(ctx context.Context, config map[string]string, partit
 	return limits
 }
 
-// preemptions says which QOSes each preempts, read once a minute: scontrol doesn't show it. While it can't be read it is
-// as it was, nil = it isn't known.
+// preemptions says which QOSes each preempts, read once a minute: scontrol doesn't show it. While it can't be read it
+// is as it was, nil = it isn't known.
 func (c *Client) preemptions(ctx context.Context) map[string][]string {
 	known, _ := c.qos.get(c.Now(), time.Minute, func() (map[string][]string, error) {
 		ctx, cancel := context.WithTimeout(ctx, limitsWithin) // a poll waits for it

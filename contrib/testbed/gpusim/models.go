@@ -25,8 +25,8 @@ type model struct {
 const clientsRecent = 60
 
 // models: cores, memory, bus, compute capability and power limit are NVIDIA's
-// published figures; 12196 MiB and 9–10 W idle are what nvidia-smi prints of a TITAN Xp; what drivers reserve are figures
-// of `nvidia-smi -q` in public reports, of the TITAN Xp and the GH200 assumed; 80 W between bursts and about
+// published figures; 12196 MiB and 9–10 W idle are what nvidia-smi prints of a TITAN Xp; what drivers reserve are
+// figures of `nvidia-smi -q` in public reports, of the TITAN Xp and the GH200 assumed; 80 W between bursts and about
 // 250 W at full load are pengfei-zou/PowerBound's measurements of one. PCIe counts 16 GB/s a direction for gen 3 x16 as
 // the thesis does, and twice that a generation. Client limits are the MPS manual's, "Client-Server Connection Limits"
 // (16 before Volta, 48 after, 60 since its release 590). GPM begins with Hopper (nvml.h, nvmlGpmMetricsGet). Idle and

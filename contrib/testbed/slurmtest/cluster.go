@@ -389,8 +389,8 @@ func (c *Cluster) FreePort() (string, error) {
 }
 
 // FreePort takes a free TCP port, below the kernel's range for outgoing connections and above well-known services
-// (Slurm's own 6817 among them). Nobody else gets it from here until the claim is closed: a socket named after the port,
-// which the kernel gives to one only.
+// (Slurm's own 6817 among them). Nobody else gets it from here until the claim is closed: a socket named after the
+// port, which the kernel gives to one only.
 func FreePort() (port string, claim net.Listener, err error) {
 	const low, high = 12000, 32000
 	for range 1000 {

@@ -1,6 +1,6 @@
-// Package site is what a simulated site knows of its jobs: what was submitted, how long runs took, beside whom, and what
-// was predicted of them. What jobs really do is the simulator's to know, which this package can't import: all that the
-// simulator tells decisions of lengths and slowdowns goes through here.
+// Package site is what a simulated site knows of its jobs: what was submitted, how long runs took, beside whom, and
+// what was predicted of them. What jobs really do is the simulator's to know, which this package can't import: all that
+// the simulator tells decisions of lengths and slowdowns goes through here.
 package site
 
 import (
@@ -55,8 +55,8 @@ type Run struct {
 	Others    []interference.Overlap
 }
 
-// Expect returns what a job is expected to be, given the runs of its application that have ended: those that its profile
-// holds, and those since. known is its application as it is known without the latter; nil = it isn't.
+// Expect returns what a job is expected to be, given the runs of its application that have ended: those that its
+// profile holds, and those since. known is its application as it is known without the latter; nil = it isn't.
 func (s *Site) Expect(j *rlcore.Job, known *rlcore.Profile) *rlcore.Profile {
 	if known == nil || !s.Foretell {
 		return known

@@ -127,7 +127,8 @@ func ask(ctx context.Context, cfg *config.Config, path string, into any) error {
 		return err
 	}
 	if a.url == "" {
-		return fmt.Errorf("%w: listen is empty, so it serves nothing; name it by the setting server, or --server", errNoDaemon)
+		return fmt.Errorf("%w: listen is empty, so it serves nothing; name it by the setting server, or --server",
+			errNoDaemon)
 	}
 	resp, err := a.get(ctx, path, "", "")
 	if err != nil {

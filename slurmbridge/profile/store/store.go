@@ -240,9 +240,9 @@ func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record, limitS
 	return true, database.Wrap(err, "learn from job %s", r.Ref())
 }
 
-// cutShort is the profile that a run makes likely which was ended before its own end: one as long as is assumed of a job
-// of which only the limit is known, and no shorter than the run. From there on it uses what the run used on average, and
-// the most memory that the run held. Like an imported profile it counts no runs.
+// cutShort is the profile that a run makes likely which was ended before its own end: one as long as is assumed of a
+// job of which only the limit is known, and no shorter than the run. From there on it uses what the run used on
+// average, and the most memory that the run held. Like an imported profile it counts no runs.
 func cutShort(run *rlcore.Profile, limitS float64) *rlcore.Profile {
 	assumed := job.AskedProfile("", run.App, limitS, 0)
 	rest := run.Mean()

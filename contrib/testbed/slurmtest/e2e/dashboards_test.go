@@ -104,7 +104,10 @@ func (w *watched) secure() {
 func (w *watched) everyCommandAsks(job string) {
 	w.t.Helper()
 	for _, c := range []struct{ as, command string }{
-		{"games", "status"}, {"games", "why " + job}, {"games", "usage --me"}, {"games", "usage --idle"},
+		{"games", "status"},
+		{"games", "why " + job},
+		{"games", "usage --me"},
+		{"games", "usage --idle"},
 		{"slurm", "notify --dry-run"},
 	} {
 		args := strings.Fields(c.command)

@@ -82,7 +82,7 @@ func TestATurnLeavesRoom(t *testing.T) {
 		late = r.submit(ann, small+"d3", 3, "--time=1") // Slurm backfills by limits
 	})
 	r.looks("a sharer that waits for its turn", long,
-		func(f map[string]string) bool { return strings.Contains(f["AdminComment"], "[mps:70, was mps:100]") })
+		func(f map[string]string) bool { return strings.Contains(f["AdminComment"], "[mps:70, was mps:100") })
 	r.reach("RUNNING", first)
 	r.cancel(first)
 	r.reach("COMPLETED", late)

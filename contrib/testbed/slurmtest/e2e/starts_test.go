@@ -251,8 +251,10 @@ func TestStartsInAContainer(t *testing.T) {
 				rights := strings.Fields(string(must.Get(os.ReadFile(c.Path("out", "rights")))(t)))
 				user := must.Get(slurmtest.IDs(ann))(t)
 				uid, gid, none := fmt.Sprint(user.Uid), fmt.Sprint(user.Gid), "0000000000000000"
-				must.Equal(t, rights, []string{"Uid:", uid, uid, uid, uid, "Gid:", gid, gid, gid, gid, "CapInh:", none,
-					"CapPrm:", none, "CapEff:", none, "CapAmb:", none})
+				must.Equal(t, rights, []string{
+					"Uid:", uid, uid, uid, uid, "Gid:", gid, gid, gid, gid, "CapInh:", none,
+					"CapPrm:", none, "CapEff:", none, "CapAmb:", none,
+				})
 				return
 			}
 			said, err := c.RunAs(t.Context(), ann, "srun", "--gres=mps:50", "--mem=100", "sh", "-c",
