@@ -64,8 +64,8 @@ const (
 	luaCost  = "the script runs in slurmctld at each submission and change of a job, for a fraction of a millisecond"
 	whyProof = "what nodes send is believed only with proof of the sender; until then records wait on the nodes, and " +
 		"nothing is learned"
-	pluginCost = "slurmstepd runs the plugin for each task, as long as a TaskProlog takes; a node without it, or with one " +
-		"of another release, runs its tasks without"
+	pluginCost = "slurmstepd runs the plugin for each task, as long as a TaskProlog takes; a node without it, or with " +
+		"one of another release, runs its tasks without"
 	hookCost = "some milliseconds for each job, with or without a GPU; a node without the program is drained by its " +
 		"next job: install the package on all nodes first"
 	noShm = "each job then has a /dev/shm of its own, and its processes don't reach the MPS server of their GPU: jobs " +

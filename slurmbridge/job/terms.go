@@ -108,7 +108,8 @@ func (t *Terms) wish(text string) (wrong string) {
 		t.MaxSlowdown = v
 	default:
 		return fmt.Sprintf("share:%.64q: known are share:no, share:with=array, share:retry, share:interactive, "+
-			"share:report, share:no-mail, share:memory=MEMORY, share:try-memory=MEMORY, share:model=TYPE and share:max-slowdown=NUMBER", text)
+			"share:report, share:no-mail, share:memory=MEMORY, share:try-memory=MEMORY, share:model=TYPE and "+
+			"share:max-slowdown=NUMBER", text)
 	}
 	return ""
 }
