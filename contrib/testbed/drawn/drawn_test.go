@@ -61,7 +61,7 @@ func TestJudge(t *testing.T) {
 	session := Job{Client: "salloc", Args: []string{"--gres=gpu:shared"}}
 	sharer, array, fails := Job{Args: []string{"--gres=gpu:shared"}}, Job{Args: []string{"--array=0-1"}}, Job{Exit: 3}
 	type vars = map[string]string
-	const gpus = "SLURM_JOB_GPUS"
+	const gpus, steps = "SLURM_JOB_GPUS", "SLURM_GRES"
 	for name, c := range map[string]struct {
 		job           Job
 		plain, bridge *seen
@@ -81,6 +81,8 @@ func TestJudge(t *testing.T) {
 		"a step doesn't run":      {Job{}, sees(vars{"A": "1"}), ran(1, 9), "", kindStep},
 		"another value":           {Job{}, sees(vars{"A": "1"}), sees(vars{"A": "2"}), "", kindEnv},
 		"another GPU":             {Job{}, sees(vars{gpus: "1"}), sees(vars{gpus: "0"}), "", ""},
+		"steps ask for its GPU":   {Job{}, sees(vars{}), sees(vars{steps: "mps:100"}), "", kindEnv + " stated"},
+		"steps ask for another":   {Job{}, sees(vars{}), sees(vars{steps: "gpu:1"}), "", kindEnv},
 		"more GPUs":               {Job{}, sees(vars{gpus: "1"}), sees(vars{gpus: "0,1"}), "", kindEnv},
 		"refused":                 {sharer, ran(1, 9), nil, "x: exit status 1: Invalid", kindRefused},
 		"refused with a sentence": {sharer, ran(1, 9), nil, "exit status 1: slurmbridge: no", kindRefused + " stated"},

@@ -72,7 +72,8 @@ var rules = []rule{
 	},
 	{
 		kindEnv, func(_ *Case, _ *Job, text string) bool { return emptied.MatchString(afterSteps(text)) },
-		"users.md: SLURM_GPUS and SLURM_GPUS_PER_NODE are empty where sharers_only makes a GPU of a job's all of its shares",
+		"users.md: SLURM_GPUS and SLURM_GPUS_PER_NODE are empty where a job's GPU becomes all of its shares, and " +
+			"SLURM_GRES is these shares where the job named a type",
 	},
 	{
 		kindInUse, func(c *Case, _ *Job, _ string) bool { return c.mixed() },
@@ -98,10 +99,10 @@ var rules = []rule{
 var amounts = regexp.MustCompile(`^((, )?SLURM_(MEM_PER|CPUS_ON|JOB_CPUS_PER|TASKS_PER|CPUS_PER)_[A-Z_0-9]*=[^ ]* ` +
 	`\(plain: [^)]*\))*$`)
 
-// emptied are variables by which srun would ask for a GPU again, without their values, and amounts that Slurm gave for
-// a GPU.
-var emptied = regexp.MustCompile(`^((, )?SLURM_((GPUS|GRES)[A-Z_]*=|MEM_PER_NODE=[0-9]+|CPUS_PER_TASK=[0-9]+) ` +
-	`\(plain: [^)]*\))+$`)
+// emptied are variables by which srun would ask for a GPU again, without their values or with a GPU's shares, and
+// amounts that Slurm gave for a GPU.
+var emptied = regexp.MustCompile(`^((, )?SLURM_((GPUS|GRES)[A-Z_]*=|GRES=(mps|shard):100|MEM_PER_NODE=[0-9]+|` +
+	`CPUS_PER_TASK=[0-9]+) \(plain: [^)]*\))+$`)
 
 // dividesDefaults reports whether a partition gives cores or memory for a GPU.
 func (c *Case) dividesDefaults() bool {
