@@ -21,6 +21,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
@@ -42,6 +43,8 @@ type Server struct {
 	Gatherer prometheus.Gatherer
 	// Usage sums up what GPUs were used for; nil = nothing is said of it. Returns ErrNoUsage.
 	Usage func(ctx context.Context, q usage.Query) (*usage.Report, error)
+	// Profiles lists all profiles, or those that count for a user; nil = none are told.
+	Profiles func(ctx context.Context, user string, all bool) ([]store.Listed, error)
 	// Runs are those that a filter selects, for the status page, at /; nil = it shows the last poll alone.
 	Runs func(ctx context.Context, f history.Filter) iter.Seq2[history.Run, error]
 }
@@ -91,6 +94,9 @@ func (s *Server) Handler() *http.ServeMux {
 	get("/v1/status", now, nil, a.status)
 	get("/v1/plan", now, nil, a.plan)
 	get("/v1/why/{job}", past, nil, a.why)
+	if s.Profiles != nil {
+		get(ProfilesPath, past, nil, a.profiles)
+	}
 	get("/v1/groups", past, parameters{"since": 1}, a.groups)
 	if s.Usage != nil {
 		one := parameters{"since": 1, "until": 1, "by": 1, "account": mostNames}

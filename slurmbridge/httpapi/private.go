@@ -83,6 +83,22 @@ func (s *Server) viewer(w http.ResponseWriter, req *http.Request, hidden bool) v
 	return s.Asker.viewer(w, req)
 }
 
+// ProfilesPath is where users get the profiles that count for their jobs, by their credential.
+const ProfilesPath = "/v1/profiles"
+
+func (a *api) profiles(w http.ResponseWriter, req *http.Request) (any, error) {
+	who := a.Asker.viewer(w, req)
+	if who.user == "" && !who.all {
+		return nil, fault{http.StatusUnauthorized, "the request needs a credential: slurmbridge profiles list, called on a " +
+			"machine of the cluster, has one"}
+	}
+	list, err := a.Profiles(req.Context(), who.user, who.all)
+	if err != nil {
+		return nil, errDatabase
+	}
+	return list, nil
+}
+
 // MemoryPath is where a node's prolog requests a job's memory limit: GET, with ?user= if it knows the job's owner.
 const MemoryPath = "/v1/memory/{job}"
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -15,6 +16,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
@@ -43,41 +45,56 @@ sbatch's environment or in the script.`,
 }
 
 func newProfilesList(s *shared) *cobra.Command {
-	return &cobra.Command{
-		Use: "list", Short: "All profiles, a line each", Args: cobra.NoArgs,
+	c := &cobra.Command{
+		Use: "list", Short: "The profiles that count for my jobs, a line each; for SlurmUser all", Args: cobra.NoArgs,
 		Long: `list prints a line per profile: its user ("(all)" = the whole site), the GPU model that it
 was measured on ("(any)" = imported), the number of solo runs ("-" = imported), the duration of a
-run alone, the mean use of the GPU and the most of its memory, its script's sizes, and the source.`,
-		RunE: s.Stored(func(c *cobra.Command, _ *config.Config, st *store.Store, _ []string) error {
-			entries, err := st.List(c.Context())
+run alone, the mean use of the GPU and the most of its memory, its script's sizes, and the source.
+
+It reads the database; who may not read it asks the daemon, and gets their own and the site's.`,
+		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
+			list, err := s.listing(c.Context(), cfg)
 			if err != nil {
 				return err
 			}
-			return s.Show(entries, func() { s.listProfiles(c.Context(), st, entries) })
+			return s.Show(list, func() { s.listProfiles(list) })
 		}),
 	}
+	askFlags(c)
+	return c
 }
 
-func (s *shared) listProfiles(ctx context.Context, st *store.Store, entries []store.Entry) {
+// listing reads the database, or asks the daemon where that can't be read.
+func (s *shared) listing(ctx context.Context, cfg *config.Config) ([]store.Listed, error) {
+	st, err := cli.OpenStore(ctx, cfg)
+	if err == nil {
+		defer st.Close()
+		return st.Listing(ctx, "", true)
+	}
+	if !errors.Is(err, os.ErrPermission) && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	var list []store.Listed
+	return list, ask(ctx, cfg, httpapi.ProfilesPath, &list)
+}
+
+func (s *shared) listProfiles(list []store.Listed) {
 	t := s.Table("", "application", "user", "GPU", "runs", "duration s", "GPU mean", "memory peak MiB", "sizes", "source")
 	// What is long is wrapped, so that the figures stay on one line.
 	t.SetColumnConfigs([]table.ColumnConfig{{Name: "source", WidthMax: 30}, {Name: "sizes", WidthMax: 30}})
-	for i := range entries {
-		e := &entries[i]
+	for i := range list {
+		e := &list[i]
 		p := e.Profile
-		runs, duration, sizes := "-", fmt.Sprintf("%.0f", p.DurationS), "?"
+		runs, duration := "-", fmt.Sprintf("%.0f", p.DurationS)
 		if p.Runs > 0 {
 			runs = fmt.Sprint(p.Runs)
 		}
 		if p.DurationSD > 0 {
 			duration += fmt.Sprintf(" ± %.0f", p.DurationSD)
 		}
-		if a, err := st.Family(ctx, e.User, p.App); err == nil {
-			sizes = sizesText(a.Sizes)
-		}
 		t.AppendRow(table.Row{
 			p.App, cmp.Or(e.User, "(all)"), cmp.Or(p.Card, "(any)"), runs, duration, fmt.Sprintf("%.0f %%", 100*p.Mean().GPU),
-			fmt.Sprintf("%.0f", p.Peak().MemMiB), sizes, p.Source,
+			fmt.Sprintf("%.0f", p.Peak().MemMiB), sizesText(e.Sizes), p.Source,
 		})
 	}
 	t.Render()
@@ -103,8 +120,8 @@ nearest relatives' profile at its size. The duration is then the late end of wha
 thought, ± says how much earlier it may be over, and memory is what it may hold at
 most, all the time. Where that is too uncertain there is none: the job runs alone.`,
 		Example: "  slurmbridge profiles show lmp-3f9a1c2b04d1 --user ann",
-		RunE: s.Stored(func(c *cobra.Command, cfg *config.Config, st *store.Store, args []string) error {
-			v, err := findProfile(c.Context(), st, who, args[0], card)
+		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, args []string) error {
+			v, err := s.findProfile(c.Context(), cfg, who, args[0], card)
 			if err != nil {
 				return err
 			}
@@ -112,7 +129,8 @@ most, all the time. Where that is too uncertain there is none: the job runs alon
 			return s.Show(v, func() { s.showProfile(v, on) })
 		}),
 	}
-	c.Flags().StringVar(&who, "user", "", "user of the profile (default: the site's)")
+	askFlags(c)
+	c.Flags().StringVar(&who, "user", "", "user of the profile (default: the site's; from the daemon: mine)")
 	c.Flags().StringVar(&card, "card", "", "GPU model, as profiles list names it (default: where it is fastest)")
 	return c
 }
@@ -128,8 +146,21 @@ type shown struct {
 	Foretelling rlcore.Foretelling `json:"foretelling"`
 }
 
-// findProfile looks a profile on a card up as the bridge would, without a card on the one where it is fastest.
-func findProfile(ctx context.Context, st *store.Store, user, app, card string) (*shown, error) {
+// findProfile looks a profile on a card up as the bridge would, without a card on the one where it is fastest. Who may
+// not read the database gets the daemon's, of applications that have run.
+func (s *shared) findProfile(ctx context.Context, cfg *config.Config, user, app, card string) (*shown, error) {
+	st, err := cli.OpenStore(ctx, cfg)
+	if errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
+		list, err := s.listing(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return choose(list, user, app, card)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
 	p, unseen, err := lookUp(ctx, st, user, app, card)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, fmt.Errorf("%w; slurmbridge profiles list says what is known, of whom", err)
@@ -139,6 +170,25 @@ func findProfile(ctx context.Context, st *store.Store, user, app, card string) (
 	}
 	a, err := st.Family(ctx, user, app)
 	return &shown{user, unseen, a.Family, a.Sizes, p, p.Foretelling()}, err
+}
+
+// choose takes an application's profile from a list: a user's own before the site's, and the fastest.
+func choose(list []store.Listed, user, app, card string) (*shown, error) {
+	var best *store.Listed
+	for i := range list {
+		e := &list[i]
+		if e.Profile.App != app || card != "" && e.Profile.Card != card || user != "" && e.User != user {
+			continue
+		}
+		own := best == nil || best.User == "" && e.User != ""
+		if own || (best.User == "") == (e.User == "") && e.Profile.DurationS < best.Profile.DurationS {
+			best = e
+		}
+	}
+	if best == nil {
+		return nil, fmt.Errorf("%w: %s; slurmbridge profiles list says what is known, of whom", store.ErrNotFound, app)
+	}
+	return &shown{best.User, false, best.Family, best.Sizes, best.Profile, best.Profile.Foretelling()}, nil
 }
 
 // preallocates says what to do about an application that takes the card's memory at its start.

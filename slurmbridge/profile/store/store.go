@@ -22,6 +22,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 )
 
 // ErrNotFound says that there is no such profile.
@@ -187,6 +188,30 @@ func (s *Store) List(ctx context.Context) ([]Entry, error) {
 		return nil
 	}, `SELECT user, updated, body FROM profiles ORDER BY app, user, card`)
 	return out, database.Wrap(err, "list profiles")
+}
+
+// Listed is a profile with what its application's script says of it.
+type Listed struct {
+	Entry
+	Family string       `json:"family,omitempty"`
+	Sizes  []appid.Size `json:"sizes,omitempty"`
+}
+
+// Listing returns all profiles, or those that count for a user: its own and the site's.
+func (s *Store) Listing(ctx context.Context, user string, all bool) ([]Listed, error) {
+	entries, err := s.List(ctx)
+	out := []Listed{}
+	for _, e := range entries {
+		if !all && e.User != user && e.User != "" {
+			continue
+		}
+		a, err := s.Family(ctx, e.User, e.Profile.App)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, Listed{e, a.Family, a.Sizes})
+	}
+	return out, err
 }
 
 // Forget removes an application's profiles: one user's, or with user "*" all. It

@@ -33,8 +33,8 @@ func OwnStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*store
 func explain(cfg *config.Config, err error) error {
 	switch {
 	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
-		return fmt.Errorf("%s: %w; it belongs to the user that slurmbridge runs as (SlurmUser): run this as that user",
-			cfg.Where("database"), err)
+		return fmt.Errorf("%s: %w; this command is for admins, as the user that slurmbridge runs as (SlurmUser), on the "+
+			"controller; for everybody are why, status, usage --me and profiles list", cfg.Where("database"), err)
 	case err != nil:
 		return fmt.Errorf("%s: %w", cfg.Where("database"), err)
 	}
