@@ -58,10 +58,19 @@ func TestJudge(t *testing.T) {
 	twice := but(func(s *seen) { s.Restarts = "1" })
 	alone := sees(map[string]string{"CUDA_VISIBLE_DEVICES": "0"})
 	alone.Gres = "gres:mps:30"
+	spread := but(func(s *seen) { s.Nodes, s.Mem = "2", "2G" })
+	spreads := Job{Args: []string{"--ntasks=3"}}
+	fixed := Job{Args: []string{"--ntasks=3", "--nodes=1-2"}}
+	instance := sees(map[string]string{"CUDA_VISIBLE_DEVICES": "MIG-1"})
+	instance.Gres = "gres/shard:1g.5gb:100"
+	ended := func(status string) *seen {
+		return but(func(s *seen) { s.Steps = map[string]string{"ended1": status} })
+	}
+	none := Job{Args: []string{"--gpus-per-node=shared"}, Steps: []string{"--gres=none"}}
 	session := Job{Client: "salloc", Args: []string{"--gres=gpu:shared"}}
 	sharer, array, fails := Job{Args: []string{"--gres=gpu:shared"}}, Job{Args: []string{"--array=0-1"}}, Job{Exit: 3}
 	type vars = map[string]string
-	const gpus, steps = "SLURM_JOB_GPUS", "SLURM_GRES"
+	const gpus, rocm, steps = "SLURM_JOB_GPUS", "ROCR_VISIBLE_DEVICES", "SLURM_GRES"
 	for name, c := range map[string]struct {
 		job           Job
 		plain, bridge *seen
@@ -78,15 +87,22 @@ func TestJudge(t *testing.T) {
 		"runs again":              {Job{}, ran(1, 9), twice, "", kindRan},
 		"fails, and runs again":   {fails, ran(1, 9), twice, "", kindRan + " stated"},
 		"CPUs":                    {Job{}, but(func(s *seen) { s.CPUs = "2" }), ran(1, 9), "", kindSize},
+		"more nodes":              {spreads, spread, ran(1, 9), "", kindSize + " stated"},
+		"more nodes than asked":   {fixed, spread, ran(1, 9), "", kindSize + ", " + kindSize},
 		"a step doesn't run":      {Job{}, sees(vars{"A": "1"}), ran(1, 9), "", kindStep},
 		"another value":           {Job{}, sees(vars{"A": "1"}), sees(vars{"A": "2"}), "", kindEnv},
 		"another GPU":             {Job{}, sees(vars{gpus: "1"}), sees(vars{gpus: "0"}), "", ""},
 		"steps ask for its GPU":   {Job{}, sees(vars{}), sees(vars{steps: "mps:100"}), "", kindEnv + " stated"},
+		"and an instance's":       {Job{}, sees(vars{}), sees(vars{steps: "mps:1"}), "", kindEnv + " stated"},
 		"steps ask for another":   {Job{}, sees(vars{}), sees(vars{steps: "gpu:1"}), "", kindEnv},
+		"another GPU, for ROCm":   {Job{}, sees(vars{rocm: "1"}), sees(vars{rocm: "0"}), "", ""},
 		"more GPUs":               {Job{}, sees(vars{gpus: "1"}), sees(vars{gpus: "0,1"}), "", kindEnv},
 		"refused":                 {sharer, ran(1, 9), nil, "x: exit status 1: Invalid", kindRefused},
 		"refused with a sentence": {sharer, ran(1, 9), nil, "exit status 1: slurmbridge: no", kindRefused + " stated"},
 		"a part of a GPU, no MPS": {session, ran(1, 9), alone, "", kindMPS},
+		"all of an instance":      {session, ran(1, 9), instance, "", ""},
+		"a step fails":            {none, ended("0"), ended("1"), "", kindStep},
+		"a step without GPUs":     {none, ended("1"), ended("0"), "", kindStep + " stated"},
 		"an array that waits":     {array, ran(1, 9), nil, "", kindNever},
 	} {
 		c.job.Name = "j1"

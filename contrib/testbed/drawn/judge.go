@@ -73,7 +73,14 @@ var rules = []rule{
 	{
 		kindEnv, func(_ *Case, _ *Job, text string) bool { return emptied.MatchString(afterSteps(text)) },
 		"users.md: SLURM_GPUS and SLURM_GPUS_PER_NODE are empty where a job's GPU becomes all of its shares, and " +
-			"SLURM_GRES is these shares where the job named a type",
+			"SLURM_GRES is these shares where the job named a type, or one share of a MIG instance",
+	},
+	{
+		kindStep, func(_ *Case, j *Job, text string) bool {
+			none := strings.Contains(fmt.Sprint(j.Steps), "--gres=none")
+			return none && j.has("--gpus-per-node") && strings.HasSuffix(text, `with "0", on plain Slurm with "1"`)
+		},
+		"users.md: SLURM_GPUS_PER_NODE is empty; on plain Slurm srun --gres=none fails beside it",
 	},
 	{
 		kindInUse, func(c *Case, _ *Job, _ string) bool { return c.mixed() },
@@ -82,6 +89,10 @@ var rules = []rule{
 	{
 		kindLate, func(c *Case, _ *Job, text string) bool { return c.mixed() && strings.HasSuffix(text, wholeWaited) },
 		"admins.md: before 25.05 no job starts behind one of a whole GPU that waits (mixed_partitions: share)",
+	},
+	{
+		kindSize, func(_ *Case, j *Job, text string) bool { return j.spreads() && strings.HasPrefix(text, "nodes ") },
+		"sbatch(1): without --nodes a job gets enough nodes for its tasks, by the cores that are free when it starts",
 	},
 	{
 		kindSize, func(c *Case, j *Job, _ string) bool { return j.sharer() && c.dividesDefaults() },
@@ -101,7 +112,7 @@ var amounts = regexp.MustCompile(`^((, )?SLURM_(MEM_PER|CPUS_ON|JOB_CPUS_PER|TAS
 
 // emptied are variables by which srun would ask for a GPU again, without their values or with a GPU's shares, and
 // amounts that Slurm gave for a GPU.
-var emptied = regexp.MustCompile(`^((, )?SLURM_((GPUS|GRES)[A-Z_]*=|GRES=(mps|shard):100|MEM_PER_NODE=[0-9]+|` +
+var emptied = regexp.MustCompile(`^((, )?SLURM_((GPUS|GRES)[A-Z_]*=|GRES=(mps|shard):1(00)?|MEM_PER_NODE=[0-9]+|` +
 	`CPUS_PER_TASK=[0-9]+) \(plain: [^)]*\))+$`)
 
 // dividesDefaults reports whether a partition gives cores or memory for a GPU.
@@ -360,6 +371,12 @@ func (j *Job) runsAs(s, plainS, slack float64) bool {
 	return s >= plainS-slack && s <= contract*plainS+faultS
 }
 
+// spreads reports whether a job has one node or several as cores are free: it has several tasks, and no GPU.
+func (j *Job) spreads() bool {
+	tasks := j.value("--ntasks")
+	return tasks != "" && tasks != "1" && !j.has("--nodes") && !strings.Contains(fmt.Sprint(j.Args), "gpu")
+}
+
 func ended(state string) bool {
 	return !slices.Contains([]string{
 		"PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED",
@@ -369,6 +386,10 @@ func ended(state string) bool {
 
 // same compares what a job got and what its steps saw.
 func (v *verdict) same(j *Job, name string, p, b *seen) {
+	if j.spreads() && p.Nodes != b.Nodes {
+		v.add(name, kindSize, "nodes %s, on plain Slurm %s", b.Nodes, p.Nodes)
+		return // it has other amounts, too, and sees them
+	}
 	for _, f := range [][3]string{
 		{"CPUs", p.CPUs, b.CPUs}, {"memory", p.Mem, b.Mem}, {"nodes", p.Nodes, b.Nodes}, {"tasks", p.Tasks, b.Tasks},
 	} {
@@ -462,7 +483,8 @@ var (
 		SLURM_ARRAY_JOB_ID SLURM_CLUSTER_NAME SLURM_WORKING_CLUSTER SLURM_SUBMIT_DIR SLURM_CONF SLURM_NODEID SLURM_JOB_SLUID
 		SLURM_SCRIPT_CONTEXT SLURM_LOCALID SLURM_STEP_?ID SLURM_JOB_DEPENDENCY SLURM_JOB_RESERVATION`)
 	// devices are variables that name GPUs: it counts how many.
-	devices = names(`SLURM_JOB_GPUS SLURM_STEP_GPUS CUDA_VISIBLE_DEVICES`)
+	devices = names(`SLURM_JOB_GPUS SLURM_STEP_GPUS CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES GPU_DEVICE_ORDINAL
+		ZE_AFFINITY_MASK`)
 	// ours are variables that the nodes' hooks set; users.md and operate.md name them.
 	ours = names(`CUDA_MPS_.* SLURMBRIDGE_.* TF_FORCE_GPU_ALLOW_GROWTH XLA_PYTHON_CLIENT_PREALLOCATE`)
 	// counted are variables that count whole GPUs, of which a sharer has none.
@@ -545,8 +567,9 @@ func (v *verdict) cluster() {
 		}
 	}
 	v.beside()
-	// Jobs may end between plan and start; the bridge's metrics say so.
-	if v.bridge.Misplaced > 1 && 4*v.bridge.Misplaced > float64(v.bridge.parts()) {
+	// Jobs may end between plan and start; the bridge's metrics say so. Where GPUs are bound to cores, admins.md does.
+	bound := slices.ContainsFunc(v.c.Nodes, func(n Node) bool { return n.Cores })
+	if !bound && v.bridge.Misplaced > 1 && 4*v.bridge.Misplaced > float64(v.bridge.parts()) {
 		v.add("", kindGPU, "%.0f jobs ran on another GPU than planned", v.bridge.Misplaced)
 	}
 	for _, s := range v.bridge.Says {
@@ -588,7 +611,7 @@ func (j *Job) ownGPU() bool {
 	return false
 }
 
-var partOfGPU = regexp.MustCompile(`(?:mps|shard):(?:[a-z0-9]+:)?([0-9]+)`)
+var partOfGPU = regexp.MustCompile(`(?:mps|shard):(?:[a-z0-9._+-]+:)?([0-9]+)`)
 
 // part reports whether a job has, or had, a part of a GPU.
 func (s *seen) part() bool {
