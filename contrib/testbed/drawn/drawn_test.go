@@ -180,6 +180,32 @@ func TestPrefer(t *testing.T) {
 	must.Equal(t, len(judge(c, plain, bridge)), 0)
 }
 
+// What MIG instances, whole GPUs beside shares and reservations that draw jobs into them make of jobs is stated.
+func TestClusters(t *testing.T) {
+	ended := func(status string) *result {
+		s := ran(1, 9)
+		s.Steps = map[string]string{"ended1": status}
+		return &result{Jobs: map[string]*seen{"j1": s}}
+	}
+	session := []Job{{Name: "j1", Client: "salloc", Args: []string{"--gres=gpu:shared"}}}
+	for _, instances := range [][]string{nil, {"1g.5gb"}} {
+		d := judge(&Case{Jobs: session, Instances: instances}, ended("0"), ended("1"))
+		must.Equal(t, len(d), 1)
+		must.Equal(t, d[0].Stated != "", instances != nil)
+	}
+	late := &result{Jobs: map[string]*seen{}}
+	var jobs []Job
+	for i := range 3 {
+		name := fmt.Sprint("j", i+1)
+		late.Jobs[name] = ran(20, 28)
+		jobs = append(jobs, Job{Name: name, Args: []string{"--gres=gpu:shared"}})
+	}
+	for _, flags := range []string{"MAGNETIC", "FLEX"} {
+		c := &Case{Sharing: "mps", Jobs: jobs, Before: []string{"scontrol create ReservationName=res Flags=" + flags}}
+		must.Equal(t, len(judge(c, late, late)) == 0, flags == "MAGNETIC", flags)
+	}
+}
+
 // A partition is of whole nodes by its own line, or by the DEFAULT line before it.
 func TestOfWholeNodes(t *testing.T) {
 	c := &Case{Conf: []string{

@@ -83,6 +83,16 @@ var rules = []rule{
 		"users.md: SLURM_GPUS_PER_NODE is empty; on plain Slurm srun --gres=none fails beside it",
 	},
 	{
+		kindStep, func(c *Case, j *Job, _ string) bool {
+			return c.Instances != nil && j.sharer() && j.Client == "salloc"
+		},
+		"users.md: in a session on MIG instances srun needs --gres=shard:1",
+	},
+	{
+		kindPrefer, func(c *Case, _ *Job, _ string) bool { return c.mixed() },
+		"admins.md: elsewhere Slurm takes GPUs in use by shares for free (mixed_partitions: share)",
+	},
+	{
 		kindInUse, func(c *Case, _ *Job, _ string) bool { return c.mixed() },
 		"admins.md: before 23.11.5 a job of a whole GPU may get one that a sharer still uses (mixed_partitions: share)",
 	},
@@ -122,6 +132,11 @@ func (c *Case) dividesDefaults() bool {
 
 // mixed reports whether a site shares where whole GPUs are handed out, on a release that mistakes GPUs in use.
 func (c *Case) mixed() bool { return slices.Contains(c.Settings, "mixed_partitions: share") }
+
+// magnetic reports whether a reservation draws all jobs into it, where each has a GPU of its own.
+func (c *Case) magnetic() bool {
+	return slices.ContainsFunc(c.Before, func(l string) bool { return strings.Contains(l, "MAGNETIC") })
+}
 
 // preempts reports whether jobs preempt others, which is a matter of timing.
 func (c *Case) preempts() bool {
@@ -562,7 +577,7 @@ func (v *verdict) cluster() {
 		}
 	}
 	for _, partition := range slices.Sorted(maps.Keys(waited)) {
-		if n := waited[partition]; n > 2 && shared[partition] == 0 {
+		if n := waited[partition]; n > 2 && shared[partition] == 0 && !v.c.magnetic() {
 			v.add("", kindShares, "no job of partition %s shared a GPU, though %d that may share waited", partition, n)
 		}
 	}
