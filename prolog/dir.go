@@ -164,6 +164,21 @@ func (d Dir) change(jobs []*Job, do func(*Job) bool) error {
 	return errors.Join(errs...)
 }
 
+// tell writes what a job's task prologs are to know, unless the job has ended: a prolog that was left behind may still be
+// at work then.
+func (d Dir) tell(j *Job, v any) error {
+	release, err := d.lockJobs()
+	if err != nil {
+		return err
+	}
+	defer release()
+	now, err := ReadJob(d.running(j.JobID))
+	if errors.Is(err, os.ErrNotExist) || err == nil && now.Restart != j.Restart {
+		return nil
+	}
+	return putJSON(d.task(j.JobID), v, 0o644)
+}
+
 // ReadJob reads a job's file: of one that has ended the file's time is the end.
 func ReadJob(path string) (*Job, error) {
 	j := new(Job)

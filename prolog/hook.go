@@ -529,5 +529,5 @@ func (h *Hook) handOut(gpu int, j *Job) error {
 			o.Memory = memory(filepath.Join(cmp.Or(h.Proc, "/proc"), strconv.Itoa(pid), "root"))
 		}
 	}
-	return putJSON(h.Dir.task(j.JobID), o, 0o644)
+	return h.Dir.tell(j, o)
 }

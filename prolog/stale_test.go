@@ -213,3 +213,20 @@ func TestLeaveSlurm(t *testing.T) {
 		t.Errorf("without control groups: %v", err)
 	}
 }
+
+// A prolog that was left behind tells nothing of a job that has ended, or of its next run.
+func TestNothingIsToldOfAJobThatHasEnded(t *testing.T) {
+	d := Dir(t.TempDir())
+	first := &Job{JobID: 7, Start: time.Now()}
+	there := func() bool { _, err := os.Stat(d.task(7)); return err == nil }
+	must.OK(t, d.Begin(first), d.tell(first, handout{GPU: 1}))
+	must.Equal(t, there(), true, "while it runs")
+	must.Get(d.End(7, time.Now()))(t)
+	must.OK(t, d.tell(first, handout{GPU: 1}))
+	must.Equal(t, there(), false, "after its end")
+	second := &Job{JobID: 7, Restart: 1, Start: time.Now()}
+	must.OK(t, d.Begin(second), d.tell(first, handout{GPU: 1}))
+	must.Equal(t, there(), false, "by its first run's prolog")
+	must.OK(t, d.tell(second, handout{GPU: 2}))
+	must.Equal(t, there(), true, "by its own")
+}

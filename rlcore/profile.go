@@ -55,7 +55,10 @@ type Profile struct {
 }
 
 // Identity is what is believed about applications by: names are free, so an application is one user's.
-type Identity struct{ App, Owner string }
+type Identity struct {
+	App   string `json:"app"`
+	Owner string `json:"user"`
+}
 
 // Identity returns the owner and name of the application.
 func (p *Profile) Identity() Identity { return Identity{p.App, p.Owner} }

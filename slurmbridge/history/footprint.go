@@ -16,19 +16,27 @@ import (
 // Footprint is a summary of a run: what it held of GPUs, what it did with them, and what sharing
 // saved or cost it. It is kept far longer than the run, with a record a hundred times as large.
 type Footprint struct {
-	Ref, User, Account, Partition, App, Node string
-	Start, End                               time.Time // by the controller's clock; End zero = it still runs
+	Ref       string    `json:"job"`
+	User      string    `json:"user"`
+	Account   string    `json:"account,omitempty"`
+	Partition string    `json:"partition,omitempty"`
+	App       string    `json:"app,omitempty"`
+	Node      string    `json:"node"`
+	Start     time.Time `json:"start"` // by the controller's clock
+	End       time.Time `json:"end,omitzero"`
 	// GPUs is what it held at a time: whole ones, or the part of one that its shares are; 0 = not known.
-	GPUs  float64
-	Whole bool // whole GPUs
+	GPUs  float64 `json:"gpus"`
+	Whole bool    `json:"whole_gpus"`
 
 	// Use is nil without a record.
-	Use *Use
+	Use *Use `json:"use,omitempty"`
 	// Judged: it is known whether sharing did harm. Timed: plain Slurm's schedule has it, by which it waited
 	// SavedS less, s; below 0 it waited longer. LostS is by how much sharing made it run longer, s.
-	Judged, Timed bool
-	SavedS, LostS float64
-	Harm          []Harm
+	Judged bool    `json:"judged"`
+	Timed  bool    `json:"timed"`
+	SavedS float64 `json:"wait_saved_s,omitempty"`
+	LostS  float64 `json:"time_lost_s,omitempty"`
+	Harm   []Harm  `json:"harm,omitempty"`
 }
 
 // Footprint is the run in short, ended or not.

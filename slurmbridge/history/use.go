@@ -22,14 +22,19 @@ type Use struct {
 	// KnownS is the time for which it is known whether the run computed, and ComputedS the computing part: the time in
 	// which its kernels ran, or its own part of the SMs if there were co-runners and the record has processes. SplitS is
 	// the part of ComputedS that profiles attribute to it, of what all jobs on the GPU did together.
-	KnownS, ComputedS, SplitS float64
+	KnownS    float64 `json:"known_s"`
+	ComputedS float64 `json:"computed_s"`
+	SplitS    float64 `json:"computed_by_profile_s,omitempty"`
 	// IdleKnownS is the time for which it is known whether the run did anything, and IdleS the time
 	// in which it did nothing.
-	IdleKnownS, IdleS float64
-	SharedS           float64 // with another job on its GPU
+	IdleKnownS float64 `json:"idle_known_s"`
+	IdleS      float64 `json:"idle_s"`
+	SharedS    float64 `json:"shared_s"` // with another job on its GPU
 	// MeanMiB and PeakMiB are its memory on its GPUs, which have CardMiB together; 0 = not known.
-	MeanMiB, PeakMiB, CardMiB float64
-	EnergyJ                   float64 // that its GPUs took; 0 = not known
+	MeanMiB float64 `json:"memory_mean_mib,omitempty"`
+	PeakMiB float64 `json:"memory_peak_mib,omitempty"`
+	CardMiB float64 `json:"memory_of_gpus_mib,omitempty"`
+	EnergyJ float64 `json:"energy_j,omitempty"` // that its GPUs took; 0 = not known
 }
 
 // and is the use of a run with that many GPUs on some of its nodes, and b's on another; nil = neither is known.
