@@ -39,7 +39,24 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
 	}
+	if filepath.Base(os.Args[0]) == "nvidia-smi" {
+		os.Exit(setMode(os.Args[len(os.Args)-1]))
+	}
 	os.Exit(tests(m))
+}
+
+// setMode is as much of nvidia-smi as sets the simulated card's compute mode, its last argument. It kills its parent
+// afterwards where it is to misbehave.
+func setMode(mode string) (status int) {
+	st, err := gpusim.Open("")
+	number, known := map[string]int{"DEFAULT": 0, "EXCLUSIVE_PROCESS": 3}[mode]
+	if err != nil || !known || st.Device(0).SetComputeMode(number) != nil {
+		return 1
+	}
+	if number != 0 && os.Getenv(misbehave) == "nvidia-smi=kill" {
+		_ = syscall.Kill(os.Getppid(), syscall.SIGKILL)
+	}
+	return 0
 }
 
 func tests(m *testing.M) int {
@@ -51,7 +68,7 @@ func tests(m *testing.M) int {
 	program := filepath.Join(bin, "gpucheck")
 	// Clients of another user are started from there.
 	err = errors.Join(os.Chmod(bin, 0o755), nvidia.Self(program), built.Into(bin, built.Library))
-	for _, name := range []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} {
+	for _, name := range []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-smi"} {
 		err = errors.Join(err, os.Symlink(program, filepath.Join(bin, name)))
 	}
 	if err != nil {
@@ -244,6 +261,25 @@ func TestOneFails(t *testing.T) {
 	}
 }
 
+// The compute mode is put back after a SIGKILL, too.
+func TestKilledInAnotherMode(t *testing.T) {
+	daemons(t)
+	if os.Getuid() != 0 {
+		t.Skip("needs root: the compute mode")
+	}
+	t.Parallel()
+	r := newRig(t, gpusim.Config{Model: "h200"})
+	r.env = append(r.env, misbehave+"=nvidia-smi=kill")
+	if _, errs, status := r.run("--law", "0", "--mps-control", "nosuch"); status != -1 {
+		t.Errorf("not killed: %d: %s", status, errs)
+	}
+	r.until("put back", func() bool {
+		s, err := r.state.Device(0).Snapshot()
+		return err == nil && s.ComputeMode == 0
+	})
+	must.OK(t, os.RemoveAll(filepath.Join(r.dir, "tmp")))
+}
+
 // However it is interrupted, nothing of it stays.
 func TestKilled(t *testing.T) {
 	daemons(t)
@@ -336,7 +372,7 @@ func TestWrongCall(t *testing.T) {
 	}
 	out, _, status := r.run("--dry-run")
 	if status != 0 || strings.Contains(out, "refuse") ||
-		!strings.Contains(out, "14 situations for 2m0s, then 6 kernels alone and in 21 pairs for 5m30s") ||
+		!strings.Contains(out, "16 situations for 2m30s, then 6 kernels alone and in 21 pairs for 5m30s") ||
 		!strings.Contains(out, "TITAN Xp") {
 		t.Errorf("dry run: %d: %s", status, out)
 	}

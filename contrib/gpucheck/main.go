@@ -47,7 +47,8 @@ type check struct {
 	kernels                    []string      // of the catalogue; none = all
 	dryRun                     bool
 	proc                       string
-	pace                       float64 // by which all waiting of the situations is shortened
+	pace                       float64       // by which all waiting of the situations is shortened
+	deadline                   time.Duration // of a hook
 
 	card    *card // nil = there is none
 	results *results
@@ -75,7 +76,7 @@ was touched.`,
 	c.AddCommand(newClient(os.Stdin, out))
 	f := c.Flags()
 	f.StringVar(&k.gpu, "gpu", "0", "the GPU, by nvidia-smi's index or by UUID")
-	f.DurationVar(&k.protocolFor, "protocol", 2*time.Minute, "time for the situations (0 = none)")
+	f.DurationVar(&k.protocolFor, "protocol", 2*time.Minute+30*time.Second, "time for the situations (0 = none)")
 	f.DurationVar(&k.lawFor, "law", 5*time.Minute+30*time.Second, "time for the kernels (0 = none)")
 	f.DurationVar(&k.duration, "duration", 20*time.Second, "how long kernels run in a trial, at most")
 	f.StringSliceVar(&k.kernels, "kernels", nil, "which kernels, e.g. compute,memory (default all)")
@@ -85,7 +86,8 @@ was touched.`,
 	f.StringVar(&k.library, "nvml-library", "", "path of libnvidia-ml.so.1 (default: as the loader finds it)")
 	f.StringVar(&k.proc, "proc", "/proc", "where processes are looked for")
 	f.Float64Var(&k.pace, "pace", 1, "by which the situations' waiting is shortened")
-	_, _ = f.MarkHidden("proc"), f.MarkHidden("pace")
+	f.DurationVar(&k.deadline, "deadline", 5*time.Second, "how long a hook may take")
+	_, _, _ = f.MarkHidden("proc"), f.MarkHidden("pace"), f.MarkHidden("deadline")
 	return c
 }
 
@@ -131,8 +133,8 @@ func (k *check) run(ctx context.Context, out, errOut io.Writer) error {
 // plan prints what the check would do, and why not.
 func (k *check) plan(out io.Writer, kernels int, why []string) {
 	if c := k.card; c != nil {
-		fmt.Fprintf(out, "GPU %d, %s, %.0f MiB: MPS daemons of its own, no device setting changed.\n", c.Index, c.Model,
-			c.MemMiB)
+		fmt.Fprintf(out, "GPU %d, %s, %.0f MiB: MPS daemons of its own; as root another compute mode for one situation.\n",
+			c.Index, c.Model, c.MemMiB)
 	}
 	if k.control == "" {
 		fmt.Fprintln(out, "There is no MPS control program.")

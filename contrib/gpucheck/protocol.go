@@ -33,6 +33,7 @@ var situations = []situation{
 	{"machine", nil, theMachine},
 	{"states of a server", usual, serverStates},
 	{"a client by UUID and by number", usual, clientsByName},
+	{"four jobs by the product's hooks", nil, jobsOfANode},
 	{"process samples of a 90/10 pair", usual, samplesOfAPair},
 	{"a client faults", usual, clientFaults},
 	{"a busy client is killed", usual, func(ctx context.Context, s *stage) error { return s.lose(ctx, false) }},
@@ -47,6 +48,7 @@ var situations = []situation{
 	{"the server is killed", usual, serverKilled},
 	{"two users", usual, users},
 	{"two users of a -multiuser-server", []string{"-multiuser-server"}, users},
+	{"the mode EXCLUSIVE_PROCESS", nil, exclusive},
 }
 
 // mostOfSituation is the longest that a situation of the protocol may take.
@@ -66,10 +68,10 @@ func (k *check) play(ctx context.Context, all []situation, lasts time.Duration, 
 		}
 		s := &stage{
 			check: k, client: []string{"/proc/self/exe", "client"}, name: sit.name, begin: time.Now(),
-			facts: map[string]any{}, servers: map[int]bool{},
+			facts: map[string]any{}, servers: map[int]bool{}, putBack: func() error { return nil },
 		}
 		err := s.play(ctx, sit, min(most, time.Until(end)))
-		s.end()
+		err = errors.Join(err, s.end())
 		s.facts["events"] = s.events
 		k.results.add(sit.name, s.begin, s.facts, err)
 	}

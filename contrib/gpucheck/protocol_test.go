@@ -29,7 +29,7 @@ func TestProtocolOnTheSimulatedCard(t *testing.T) {
 	}
 	t.Parallel()
 	r := newRig(t, gpusim.Config{Model: "h200", Driver: "555"})
-	out, errs, status := r.run("--law", "0", "--pace", "0.1")
+	out, errs, status := r.run("--law", "0", "--pace", "0.1", "--deadline", "1m")
 	if status != 0 {
 		t.Fatalf("status %d: %s\n%s", status, out, errs)
 	}
@@ -57,6 +57,8 @@ func TestProtocolOnTheSimulatedCard(t *testing.T) {
 		{"a client faults", "a new client while the others are there", false},
 		{"a client faults", "neighbour a", "fails: cuCtxSynchronize: 700 CUDA_ERROR_ILLEGAL_ADDRESS"},
 		{"a client faults", "a new client after all have gone", true},
+		{"four jobs by the product's hooks", "MPS programs after the last epilog", 0.},
+		{"the mode EXCLUSIVE_PROCESS", "a process without MPS computes", false},
 		{"two users", "while the first computes, the second does", false},
 		{"two users", "once the first has gone, the second does", true},
 		{"two users of a -multiuser-server", "while the first computes, the second does", true},
@@ -65,12 +67,23 @@ func TestProtocolOnTheSimulatedCard(t *testing.T) {
 			t.Errorf("%s: %s: %v, want %v\n%v", c.situation, c.fact, got, c.want, facts[c.situation]["events"])
 		}
 	}
-	for _, fact := range []string{"the neighbour, meanwhile", "the stopped client, afterwards"} {
-		said, _ := facts["a busy client is stopped for a while"][fact].(string)
+	for fact, of := range map[string]string{
+		"the neighbour, meanwhile":       "a busy client is stopped for a while",
+		"the stopped client, afterwards": "a busy client is stopped for a while",
+		"client a":                       "the mode EXCLUSIVE_PROCESS", "client b": "the mode EXCLUSIVE_PROCESS",
+	} {
+		said, _ := facts[of][fact].(string)
 		if !strings.HasPrefix(said, "goes on: ") || !strings.HasSuffix(said, " 0 wrong") {
-			t.Errorf("%s: %q", fact, said)
+			t.Errorf("%s: %s: %q", of, fact, said)
 		}
 	}
+	hooks := facts["four jobs by the product's hooks"]
+	must.Equal(t, hooks["left after the last epilog"], any([]any{}))
+	if clients, _ := hooks["clients of the server"].([]any); len(clients) != 4 {
+		t.Errorf("clients of the server: %v", clients)
+	}
+	card := must.Get(r.state.Device(0).Snapshot())(t)
+	must.Equal(t, card.ComputeMode, 0, "the compute mode is put back")
 	for _, res := range r.results() {
 		for _, e := range res.Facts["events"].([]any) {
 			var pid int
@@ -111,7 +124,7 @@ func TestProtocolOnOwnDaemons(t *testing.T) {
 			programs := filepath.Join(r.dir, "programs")
 			must.OK(t, os.Mkdir(programs, 0o755),
 				os.WriteFile(filepath.Join(programs, "nvidia-cuda-mps-server"), []byte("#!/bin/sh\nexec sleep 1000\n"), 0o755))
-			r.env = append(r.env, "PATH="+programs+":"+os.Getenv("PATH"))
+			r.env = append(r.env, "PATH="+programs+":"+bin+":"+os.Getenv("PATH"))
 			_, errs, status := r.run("--law", "0", "--pace", "0.02", "--mps-control", d.Control())
 			failed := 0
 			var got []string

@@ -32,6 +32,7 @@ type stage struct {
 	env     []string // of the daemon; nil = it was never started
 	clients []*client
 	servers map[int]bool // that were there
+	putBack func() error // puts the compute mode back
 }
 
 // note writes down what was seen, and when.
@@ -39,8 +40,10 @@ func (s *stage) note(format string, args ...any) {
 	s.events = append(s.events, fmt.Sprintf("%.3f ", time.Since(s.begin).Seconds())+fmt.Sprintf(format, args...))
 }
 
-func (s *stage) pipe() string { return filepath.Join(s.folder, "pipe") }
-func (s *stage) log() string  { return filepath.Join(s.folder, "log") }
+// ofGPU is the card's folder, where a node's hooks have it.
+func (s *stage) ofGPU() string { return filepath.Join(s.folder, "mps/gpu"+strconv.Itoa(s.card.Index)) }
+func (s *stage) pipe() string  { return filepath.Join(s.ofGPU(), "pipe") }
+func (s *stage) log() string   { return filepath.Join(s.ofGPU(), "log") }
 
 // folders are what clients and the daemon find each other by.
 func (s *stage) folders() []string {
@@ -184,7 +187,8 @@ type clientOptions struct {
 	visible string  // CUDA_VISIBLE_DEVICES; "" = the card's UUID, "none" = not set
 	kernel  *Kernel // nil = the checker
 	env     []string
-	shm     bool // a /dev/shm of its own
+	vars    []string // of MPS and CUDA; nil = the stage's
+	shm     bool     // a /dev/shm of its own
 	wait    time.Duration
 }
 
@@ -210,6 +214,9 @@ func (s *stage) connect(ctx context.Context, name string, o clientOptions) *clie
 	}
 	if o.visible != "none" {
 		cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES="+cmp.Or(o.visible, s.card.UUID))
+	}
+	if o.vars != nil {
+		cmd.Env = append(environ(), o.vars...)
 	}
 	in, err := cmd.StdinPipe()
 	out, oerr := cmd.StdoutPipe()
@@ -313,8 +320,8 @@ func (s *stage) dismiss(clients ...*client) {
 	}
 }
 
-// end ends all that the situation has started.
-func (s *stage) end() {
+// end ends all that the situation has started, and puts back what it has changed.
+func (s *stage) end() error {
 	s.dismiss(s.clients...)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
@@ -339,4 +346,8 @@ func (s *stage) end() {
 		s.results.keep(filepath.Join(s.log(), name), s.name)
 	}
 	_ = os.RemoveAll(s.folder)
+	if err := s.putBack(); err != nil {
+		return fmt.Errorf("put the compute mode back: %w", err)
+	}
+	return nil
 }

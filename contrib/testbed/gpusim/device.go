@@ -126,6 +126,7 @@ type Snapshot struct {
 	Name        string
 	MemTotalMiB float64
 	Lost        bool
+	ComputeMode int
 
 	Figures
 	Processes []Process
@@ -145,7 +146,7 @@ func (d *Device) Snapshot() (s Snapshot, err error) {
 	err = d.update(func(v *view) error {
 		s = Snapshot{
 			Index: d.index, UUID: d.UUID(), Name: cString(v.Name[:]), MemTotalMiB: v.MemTotal, Lost: v.Lost,
-			Figures: v.Figures,
+			ComputeMode: v.ComputeMode, Figures: v.Figures,
 		}
 		for i := range v.present {
 			s.Processes = append(s.Processes, v.process(i))
@@ -191,6 +192,11 @@ func (d *Device) SetFault(figure, mode string) error {
 		}
 		return nil
 	})
+}
+
+// SetComputeMode puts the GPU into a compute mode: an nvmlComputeMode_t.
+func (d *Device) SetComputeMode(mode int) error {
+	return d.state.locked(func() error { d.rec.ComputeMode = mode; return nil })
 }
 
 // SetLost makes the GPU fall off the bus, or brings it back. Applications on a lost GPU fail at once.
