@@ -134,6 +134,11 @@ func TestOrder(t *testing.T) {
 	c := &Case{Jobs: []Job{{Name: "j1"}}}
 	must.Equal(t, len(judge(c, side(1, 6, 11), side(1, 6, 11))), 0)
 	got := judge(c, side(1, 6, 11), side(1, 11, 6))
+	again := side(1, 11, 6)
+	again.Jobs["j1_1"].Restarts = "1"
+	for _, d := range judge(c, side(1, 6, 11), again) {
+		must.Equal(t, d.Kind == kindOrder, false, "what was requeued starts again")
+	}
 	alike := []difference{{Job: "j1_0", Kind: "a"}, {Job: "j1_3", Kind: "a"}, {Job: "j2", Kind: "a"}}
 	must.Equal(t, len(together(alike)), 2)
 	must.Equal(t, got[0].String(), "j1_1   order        starts at 11 s, after j1_2 at 6 s; on plain Slurm before it")

@@ -556,6 +556,9 @@ func (v *verdict) order(tasks []string) {
 	for _, x := range tasks {
 		for _, y := range tasks {
 			px, py, bx, by := v.plain.Jobs[x], v.plain.Jobs[y], v.bridge.Jobs[x], v.bridge.Jobs[y]
+			if bx != nil && bx.Restarts != "0" {
+				continue // Start is that of its last run
+			}
 			if bx != nil && by != nil && px.Start+1 < py.Start && bx.Start > by.Start+1 {
 				v.add(x, kindOrder, "starts at %.0f s, after %s at %.0f s; on plain Slurm before it", bx.Start, y, by.Start)
 			}
