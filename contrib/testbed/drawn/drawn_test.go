@@ -205,6 +205,15 @@ func TestClusters(t *testing.T) {
 		late.Jobs[name] = ran(20, 28)
 		jobs = append(jobs, Job{Name: name, Args: []string{"--gres=gpu:shared"}})
 	}
+	jobs[1].Args = []string{"--gres=gpu:1"} // waits
+	soon := &result{Jobs: map[string]*seen{"j1": ran(1, 9), "j2": ran(1, 9)}}
+	for _, unshared := range [][]int{nil, {1}} {
+		c := &Case{Jobs: jobs, Nodes: []Node{{Unshared: unshared}}, Settings: []string{"sharers_only: []"}}
+		d := judge(c, soon, late)
+		must.Equal(t, d[0].Kind, kindLate)
+		must.Equal(t, d[0].Stated != "", unshared != nil)
+	}
+	jobs[1].Args = jobs[0].Args
 	for _, flags := range []string{"MAGNETIC", "FLEX"} {
 		c := &Case{Sharing: "mps", Jobs: jobs, Before: []string{"scontrol create ReservationName=res Flags=" + flags}}
 		must.Equal(t, len(judge(c, late, late)) == 0, flags == "MAGNETIC", flags)

@@ -101,6 +101,12 @@ var rules = []rule{
 		"admins.md: before 25.05 no job starts behind one of a whole GPU that waits (mixed_partitions: share)",
 	},
 	{
+		kindLate, func(c *Case, _ *Job, text string) bool {
+			return c.partlyShared() && strings.HasSuffix(text, wholeWaited)
+		},
+		"admins.md: where a GPU of a node has no shares, Slurm 26.05.5 keeps jobs waiting for sharers there",
+	},
+	{
 		kindSize, func(_ *Case, j *Job, text string) bool { return j.spreads() && strings.HasPrefix(text, "nodes ") },
 		"sbatch(1): without --nodes a job gets enough nodes for its tasks, by the cores that are free when it starts",
 	},
@@ -132,6 +138,12 @@ func (c *Case) dividesDefaults() bool {
 
 // mixed reports whether a site shares where whole GPUs are handed out, on a release that mistakes GPUs in use.
 func (c *Case) mixed() bool { return slices.Contains(c.Settings, "mixed_partitions: share") }
+
+// partlyShared reports whether whole GPUs are handed out on nodes where some GPUs have shares, and others none.
+func (c *Case) partlyShared() bool {
+	apart := slices.ContainsFunc(c.Nodes, func(n Node) bool { return n.Unshared != nil })
+	return apart && slices.Contains(c.Settings, "sharers_only: []")
+}
 
 // magnetic reports whether a reservation draws all jobs into it, where each has a GPU of its own.
 func (c *Case) magnetic() bool {
