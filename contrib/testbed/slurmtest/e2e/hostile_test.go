@@ -69,7 +69,7 @@ func (e *eve) shares() {
 func (e *eve) flood() {
 	for i := range 60 {
 		e.sbatch("exit 1\n", "--hold", "--gres=gpu:shared", "--job-name=x\n|"+strconv.Itoa(i)+"|JobId=1 UserId=root(0)",
-			"--comment=app=../../etc/passwd,share:max-slowdown=nan\n1|2|3")
+			"--comment=app=../../etc/passwd,share=max-slowdown=nan\n1|2|3")
 	}
 	e.sbatch("#!/bin/sh\n#SBATCH --exclude="+strings.Repeat("n2,", 100_000)+"n2\ntrue\n", "--hold", "--gres=gpu:shared",
 		"--array=1-1000")
