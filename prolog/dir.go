@@ -164,8 +164,8 @@ func (d Dir) change(jobs []*Job, do func(*Job) bool) error {
 	return errors.Join(errs...)
 }
 
-// tell writes what a job's task prologs are to know, unless the job has ended: a prolog that was left behind may still be
-// at work then.
+// tell writes what a job's task prologs are to know, unless the job has ended: a prolog that was left behind may still
+// be at work then.
 func (d Dir) tell(j *Job, v any) error {
 	release, err := d.lockJobs()
 	if err != nil {
