@@ -50,16 +50,16 @@ func sharesOf(n *text.Node) int { return n.Shares["mps"] + n.Shares["shard"] }
 
 // on returns one hit that names the nodes with GPUs for which so is true, with the lines of their gres.conf.
 func (e *exam) on(so func(*text.Node) bool) []hit {
-	return e.saying(func(n *text.Node) string { return either(so(n), " ", "") }, "")
+	return e.saying(func(n *text.Node) (string, bool) { return "", so(n) }, "")
 }
 
-// saying returns one hit that names the nodes for which of returns a text, those with the same text together, with the
-// text behind their names, and with the lines of their gres.conf.
-func (e *exam) saying(of func(*text.Node) string, between string) []hit {
+// saying returns one hit that names the nodes that of reports, with the text that it returns behind the names of the
+// nodes that have it in common, and with the lines of these nodes' gres.conf.
+func (e *exam) saying(of func(*text.Node) (said string, is bool), between string) []hit {
 	names, texts, lines := map[string][]string{}, []string{}, []string{}
 	for _, n := range e.gpus {
-		said := of(n)
-		if said == "" {
+		said, is := of(n)
+		if !is {
 			continue
 		}
 		if names[said] == nil {
@@ -164,9 +164,9 @@ func (e *exam) onAgents(so func(*text.Node, Agent) bool) []hit {
 }
 
 func (e *exam) why(of func(Agent) string) []hit {
-	return e.saying(func(n *text.Node) string {
+	return e.saying(func(n *text.Node) (string, bool) {
 		said := of(e.agent(n))
-		return either(said != "", "("+said+")", "")
+		return "(" + said + ")", said != ""
 	}, ", ")
 }
 
@@ -243,7 +243,19 @@ func (e *exam) mixed(mistakes bool) []hit {
 // absent finds partitions that settings of the bridge name and that aren't there.
 func (e *exam) absent() (hits []hit) {
 	s := e.Settings
-	named := []struct {
+	var there, byHand, adopted []string
+	for _, p := range e.Partitions {
+		there = append(there, p.Name)
+	}
+	for _, name := range s.HandShares {
+		if p, is := strings.CutPrefix(name, "partition:"); is {
+			byHand = append(byHand, p)
+		}
+	}
+	for i := range s.Adopt {
+		adopted = append(adopted, s.Adopt[i].Partitions...)
+	}
+	for _, named := range []struct {
 		setting    string
 		partitions []string
 	}{
@@ -251,25 +263,13 @@ func (e *exam) absent() (hits []hit) {
 		{"exclude_partitions", s.ExcludePartitions},
 		{"sharers_only", s.SharersOnly},
 		{"interactive_partitions", s.InteractivePartitions},
-		{"hand_shares", nil},
-		{"adopt", nil},
-	}
-	for _, name := range s.HandShares {
-		if p, is := strings.CutPrefix(name, "partition:"); is {
-			named[4].partitions = append(named[4].partitions, p)
-		}
-	}
-	for i := range s.Adopt {
-		named[5].partitions = append(named[5].partitions, s.Adopt[i].Partitions...)
-	}
-	var there []string
-	for _, p := range e.Partitions {
-		there = append(there, p.Name)
-	}
-	for _, n := range named {
-		missing := slices.DeleteFunc(slices.Clone(n.partitions), func(p string) bool { return slices.Contains(there, p) })
-		hits = append(hits, when(len(missing) > 0, "setting", n.setting, "missing",
-			strings.Join(slices.Compact(missing), ", "), "there", strings.Join(there, ", "))...)
+		{"hand_shares", byHand},
+		{"adopt", adopted},
+	} {
+		isThere := func(p string) bool { return slices.Contains(there, p) }
+		missing := slices.DeleteFunc(slices.Clone(named.partitions), isThere)
+		hits = append(hits, when(len(missing) > 0, "setting", named.setting, "missing", strings.Join(missing, ", "), "there",
+			strings.Join(there, ", "))...)
 	}
 	return hits
 }
@@ -311,12 +311,12 @@ func hasInstances(n *text.Node) bool {
 
 // counts finds nodes of one kind of shares whose number has this relation to 100 a GPU.
 func (e *exam) counts(so func(got, want int) bool) []hit {
-	return e.saying(func(n *text.Node) string {
+	return e.saying(func(n *text.Node) (string, bool) {
 		got, gpus := sharesOf(n), n.GPUs
 		if both := n.Shares["mps"] > 0 && n.Shares["shard"] > 0; both || got == 0 || !so(got, 100*gpus) {
-			return ""
+			return "", false
 		}
-		return fmt.Sprintf("has %d for %s", got, job.Count(gpus, "GPU"))
+		return fmt.Sprintf("has %d for %s", got, job.Count(gpus, "GPU")), true
 	}, "; ")
 }
 

@@ -22,17 +22,8 @@ type lane struct {
 func (v *view) show(gpus []GPU, runs []history.Run, m *mask) {
 	spans := spansOf(v.Status, runs, v.Now, m)
 	var lanes []lane
+	v.GPUCount = CountUses(gpus)
 	for _, g := range gpus {
-		switch n := len(g.Jobs); {
-		case !g.Up:
-			v.GPUCount.Down++
-		case n == 0:
-			v.GPUCount.Idle++
-		case n == 1:
-			v.GPUCount.Single++
-		default:
-			v.GPUCount.Shared++
-		}
 		lanes = append(lanes, lane{g, spans[job.GPUAddr{Node: g.Node, GPU: g.GPU}]})
 	}
 	if len(lanes) > v.GPUs {

@@ -136,7 +136,7 @@ type view struct {
 
 	*job.Status      // nil = there was no poll
 	Lease            string
-	GPUCount         struct{ Shared, Single, Idle, Down int }
+	GPUCount         Uses
 	JobCount         struct{ Waiting, Released, Running int }
 	Time             template.HTML
 	Shown, All, Next int // GPUs: in Time, of the cluster, and to skip for the next page, 0 = there are no more

@@ -41,6 +41,30 @@ type GPU struct {
 	Jobs    []Job `json:"jobs"`
 }
 
+// Uses counts GPUs by what is on them.
+type Uses struct {
+	Shared, Single, Idle, Down int // by several jobs, with one, with none, out of service
+	Sharers                    int // jobs that share one
+}
+
+// CountUses counts GPUs by what is on them.
+func CountUses(gpus []GPU) (c Uses) {
+	for i := range gpus {
+		switch n := len(gpus[i].Jobs); {
+		case !gpus[i].Up:
+			c.Down++
+		case n == 0:
+			c.Idle++
+		case n == 1:
+			c.Single++
+		default:
+			c.Shared++
+			c.Sharers += n
+		}
+	}
+	return c
+}
+
 // Job is a running job as the report shows it.
 type Job struct {
 	Ref    string  `json:"job"`

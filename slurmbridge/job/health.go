@@ -97,7 +97,9 @@ func (s *Status) Health(now time.Time, fresh time.Duration) Health {
 	}
 	for i := range s.Refused {
 		if r := &s.Refused[i]; r.GivenUp > 0 || r.Step == StepUngate {
-			return Health{Impaired, r.String()}
+			// Everybody reads the health: neither whose job it was nor a plugin's words.
+			return Health{Impaired, fmt.Sprintf("Slurm refuses to %s (%s); slurmbridge status and doctor say more",
+				stepWords[r.Step], r.Code)}
 		}
 	}
 	switch {

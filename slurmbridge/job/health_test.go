@@ -16,18 +16,23 @@ func TestHealthHasAWordAndAReason(t *testing.T) {
 		state  HealthState
 		why    string
 	}{
-		"all is well":              {func(*Status) {}, Well, ""},
-		"the last poll failed":     {func(s *Status) { s.Err = "timeout" }, Well, ""},
-		"no poll for long":         {func(s *Status) { s.At, s.Err = zero.Add(-time.Hour), "timeout" }, Down, "1h1m0s ago: timeout"},
-		"no gate":                  {func(s *Status) { s.Gate, s.GateErr = "", "refused" }, Down, "no gate, so shared jobs run alone: refused"},
-		"no gate in shadow":        {func(s *Status) { s.Gate, s.Mode = "", Shadow }, Well, ""},
-		"a gate that is misread":   {func(s *Status) { s.Misread = []Misread{{Field: "Priority"}} }, Down, "otherwise than it was submitted"},
-		"no GPU":                   {func(s *Status) { s.Shareable = GPUCount{} }, Down, "no node has a GPU"},
-		"no shares":                {func(s *Status) { s.Shareable = GPUCount{All: 160} }, Down, "none of the 160 GPUs has shares"},
-		"all nodes down":           {func(s *Status) { s.Shareable = GPUCount{All: 8, WithParts: 4} }, Down, "none of the 4 GPUs with shares"},
-		"no partition":             {func(s *Status) { s.Shareable.Open = 0 }, Down, "sharers_only"},
-		"one refusal":              {func(s *Status) { s.Refused = []RefusedChanges{{Step: StepPrepare, Times: 1}} }, Well, ""},
-		"jobs given up":            {func(s *Status) { s.Refused = []RefusedChanges{{Step: StepPrepare, GivenUp: 1}} }, Impaired, "refuse"},
+		"all is well":            {func(*Status) {}, Well, ""},
+		"the last poll failed":   {func(s *Status) { s.Err = "timeout" }, Well, ""},
+		"no poll for long":       {func(s *Status) { s.At, s.Err = zero.Add(-time.Hour), "timeout" }, Down, "1h1m0s ago: timeout"},
+		"no gate":                {func(s *Status) { s.Gate, s.GateErr = "", "refused" }, Down, "no gate, so shared jobs run alone: refused"},
+		"no gate in shadow":      {func(s *Status) { s.Gate, s.Mode = "", Shadow }, Well, ""},
+		"a gate that is misread": {func(s *Status) { s.Misread = []Misread{{Field: "Priority"}} }, Down, "otherwise than it was submitted"},
+		"no GPU":                 {func(s *Status) { s.Shareable = GPUCount{} }, Down, "no node has a GPU"},
+		"no shares":              {func(s *Status) { s.Shareable = GPUCount{All: 160} }, Down, "none of the 160 GPUs has shares"},
+		"all nodes down":         {func(s *Status) { s.Shareable = GPUCount{All: 8, WithParts: 4} }, Down, "none of the 4 GPUs with shares"},
+		"no partition":           {func(s *Status) { s.Shareable.Open = 0 }, Down, "sharers_only"},
+		"one refusal":            {func(s *Status) { s.Refused = []RefusedChanges{{Step: StepPrepare, Times: 1}} }, Well, ""},
+		"jobs given up": {
+			func(s *Status) {
+				s.Refused = []RefusedChanges{{Step: StepPrepare, Code: "SLURM_ERROR", GivenUp: 1, Example: "4711", Text: "eve's"}}
+			},
+			Impaired, "Slurm refuses to give a job its shares of a GPU (SLURM_ERROR)",
+		},
 		"two harmed of ten":        {func(s *Status) { s.Harm = HarmCount{Shared: 10, Harmed: 2} }, Well, ""},
 		"ten harmed of a thousand": {func(s *Status) { s.Harm = HarmCount{Shared: 1000, Harmed: 10} }, Well, ""},
 		"many broken contracts": {
@@ -41,6 +46,9 @@ func TestHealthHasAWordAndAReason(t *testing.T) {
 		}
 		c.change(s)
 		got := s.Health(zero.Add(time.Minute), 90*time.Second)
+		if strings.Contains(got.Why, "4711") || strings.Contains(got.Why, "eve") {
+			t.Errorf("%s: all users read %q", name, got.Why)
+		}
 		if got.State != c.state || !strings.Contains(got.Why, c.why) || (got.Why == "") != (got.State == Well) {
 			t.Errorf("%s: %+v, want %s because of %q", name, got, c.state, c.why)
 		}

@@ -48,7 +48,11 @@ func newAsking(ctx context.Context, cfg *config.Config) (*asking, error) {
 		return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("client_config"), err))
 	}
 	a := &asking{client: client, url: strings.TrimSuffix(daemonAddress(cfg), "/")}
-	if a.url != "" && !strings.Contains(a.url, "://") {
+	switch {
+	case a.url == "" || strings.Contains(a.url, "://"):
+	case cfg.ClientConfig != "": // a password goes nowhere in clear that isn't named so
+		a.url = "https://" + a.url
+	default:
 		a.url = schemeOf(ctx, a.url) + a.url
 	}
 	return a, nil
@@ -112,7 +116,7 @@ func hint(err error) string {
 	case strings.Contains(cause, "x509") || strings.Contains(cause, "certificate"):
 		return "client_config names the file that says which authority to trust, and which certificate to show"
 	case strings.Contains(cause, "server gave HTTP response to HTTPS client"):
-		return "it has no TLS: name it as http://HOST:PORT"
+		return "it has no TLS: name it as http://HOST:PORT in the setting server"
 	}
 	return "where it is down, waiting jobs start by themselves, each with a GPU of its own; on the controller: " +
 		"systemctl status slurmbridge"

@@ -37,8 +37,7 @@ If it stops, every waiting job is an ordinary Slurm job within one lease.
 Settings come from /etc/slurmbridge/slurmbridge.yaml, from SLURMBRIDGE_* and from
 flags, each overruling the one before.`,
 		Example: `  slurmbridge doctor          what this cluster still lacks, with the lines to add
-  slurmbridge serve --mode shadow
-                              decide, record, change nothing
+  slurmbridge serve           decide and record; with mode: active in the settings, share
   slurmbridge status          GPUs with their jobs, groups, the gate
   slurmbridge why 4711        what job 4711 waits for, and what was considered
   slurmbridge open            let every waiting job go at once`,

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -65,17 +64,17 @@ It reads the database; who may not read it asks the daemon, and gets their own a
 }
 
 // listing reads the database, or asks the daemon where that can't be read.
-func (s *shared) listing(ctx context.Context, cfg *config.Config) ([]store.Listed, error) {
-	st, err := cli.OpenStore(ctx, cfg)
-	if err == nil {
-		defer st.Close()
-		return st.Listing(ctx, "", true)
-	}
-	if !errors.Is(err, os.ErrPermission) && !errors.Is(err, os.ErrNotExist) {
+func (s *shared) listing(ctx context.Context, cfg *config.Config) (list []store.Listed, err error) {
+	st, err := cli.StoreOrNone(ctx, cfg)
+	switch {
+	case err != nil:
 		return nil, err
+	case st == nil:
+		err = ask(ctx, cfg, httpapi.ProfilesPath, &list)
+		return list, err
 	}
-	var list []store.Listed
-	return list, ask(ctx, cfg, httpapi.ProfilesPath, &list)
+	defer st.Close()
+	return st.Listing(ctx, "", true)
 }
 
 func (s *shared) listProfiles(list []store.Listed) {
@@ -149,16 +148,16 @@ type shown struct {
 // findProfile looks a profile on a card up as the bridge would, without a card on the one where it is fastest. Who may
 // not read the database gets the daemon's, of applications that have run.
 func (s *shared) findProfile(ctx context.Context, cfg *config.Config, user, app, card string) (*shown, error) {
-	st, err := cli.OpenStore(ctx, cfg)
-	if errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
-		list, err := s.listing(ctx, cfg)
-		if err != nil {
+	st, err := cli.StoreOrNone(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if st == nil {
+		var list []store.Listed
+		if err := ask(ctx, cfg, httpapi.ProfilesPath, &list); err != nil {
 			return nil, err
 		}
 		return choose(list, user, app, card)
-	}
-	if err != nil {
-		return nil, err
 	}
 	defer st.Close()
 	p, unseen, err := lookUp(ctx, st, user, app, card)

@@ -73,13 +73,7 @@ slurmbridge calls it first: a reload of settings that make no sense fails, and s
 Exit status: 0 all is right, 2 there are mistakes.`,
 		Args: cobra.NoArgs,
 		RunE: s.Configured(func(_ *cobra.Command, cfg *config.Config, _ []string) error {
-			if err := web.Validate(cfg.WebConfig); err != nil {
-				return cli.Usage(fmt.Errorf("%s: %w", cfg.Where("web_config"), err))
-			}
-			if _, err := recordhttp.NewClient(cfg.ClientConfig); err != nil {
-				return cli.Usage(fmt.Errorf("%s: %w", cfg.Where("client_config"), err))
-			}
-			if _, err := recordUsers(cfg); err != nil {
+			if _, err := checked(cfg); err != nil {
 				return err
 			}
 			if _, err := newPolicies(cfg, interference.New(&contention.MPS), s.Log()); err != nil {
@@ -195,6 +189,15 @@ type service struct {
 	listener net.Listener
 }
 
+// checked looks at what settings name besides themselves: the web configuration and users. It returns the users that may
+// send records.
+func checked(cfg *config.Config) (recordUIDs []uint32, err error) {
+	if err := web.Validate(cfg.WebConfig); err != nil {
+		return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("web_config"), err))
+	}
+	return recordUsers(cfg)
+}
+
 // build makes the daemon of a configuration and disturbs none that runs: what both have, address and database, is taken
 // over from old (nil = there is none). An error names the setting, and leaves nothing open but what is old's.
 func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_ *service, err error) {
@@ -204,10 +207,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 			v.close(old)
 		}
 	}()
-	if err := web.Validate(cfg.WebConfig); err != nil {
-		return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("web_config"), err))
-	}
-	allowed, err := recordUsers(cfg)
+	allowed, err := checked(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -243,7 +243,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 		}
 	}
 	api := &httpapi.Server{
-		Status: b.Status, Story: v.wired.journal.Story, Groups: v.wired.journal.Groups, Fresh: 3 * cfg.Poll,
+		Status: b.Status, Story: v.wired.journal.Story, Groups: v.wired.journal.Groups, Fresh: b.Fresh(),
 		Now: time.Now, Gatherer: reg, Runs: past(v.wired.store).Runs, Owner: v.wired.store.OwnerOf, Usage: v.wired.usage,
 		Profiles: v.wired.store.Listing,
 		Asker:    asker(how.Users, allowed), Nodes: asker(how.Nodes, allowed), Memory: v.wired.memoryLimit,

@@ -145,28 +145,14 @@ func (s *shared) printGate(r *httpapi.Report) {
 
 // printCounts counts GPUs by use and jobs by state.
 func (s *shared) printCounts(r *httpapi.Report) {
-	shared, single, idle, down, on := 0, 0, 0, 0, 0
-	for i := range r.GPUs {
-		switch n := len(r.GPUs[i].Jobs); {
-		case !r.GPUs[i].Up:
-			down++
-		case n == 0:
-			idle++
-		case n == 1:
-			single++
-		default:
-			shared++
-			on += n
-		}
-	}
-	starts := 0
+	starts, c := 0, httpapi.CountUses(r.GPUs)
 	for i := range r.Groups {
 		if r.Groups[i].State == job.Released {
 			starts += len(r.Groups[i].Members)
 		}
 	}
-	s.printf("%s: %d shared by %s, %d with one job, %d idle, %d out of service\n", job.Count(len(r.GPUs), "GPU"), shared,
-		job.Count(on, "job"), single, idle, down)
+	s.printf("%s: %d shared by %s, %d with one job, %d idle, %d out of service\n", job.Count(len(r.GPUs), "GPU"), c.Shared,
+		job.Count(c.Sharers, "job"), c.Single, c.Idle, c.Down)
 	s.printf("%s, %d about to start\n", job.Count(r.Waiting, "waiting job"), starts)
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -152,13 +151,17 @@ func (o *usageFlags) query(now time.Time) (usage.Query, error) {
 // it requests the report from the daemon.
 func (s *shared) usage(ctx context.Context, cfg *config.Config, q usage.Query, o *usageFlags) (*usage.Report, error) {
 	if !o.me && !o.remote {
-		st, err := cli.OpenStore(ctx, cfg)
-		if err == nil {
+		open := cli.StoreOrNone
+		if o.charged { // which the daemon doesn't work out
+			open = cli.OpenStore
+		}
+		st, err := open(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		if st != nil {
 			defer st.Close()
 			return loadUsage(ctx, st, time.Now(), q)
-		}
-		if q.Weights != nil || !errors.Is(err, os.ErrPermission) && !errors.Is(err, os.ErrNotExist) {
-			return nil, err
 		}
 	}
 	path := httpapi.UsagePath

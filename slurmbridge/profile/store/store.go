@@ -175,7 +175,9 @@ type Entry struct {
 }
 
 // List returns all profiles, by application and user.
-func (s *Store) List(ctx context.Context) ([]Entry, error) {
+func (s *Store) List(ctx context.Context) ([]Entry, error) { return s.list(ctx, `true`) }
+
+func (s *Store) list(ctx context.Context, where string, args ...any) ([]Entry, error) {
 	out := []Entry{}
 	err := database.Each(ctx, s.db, func(rows *sql.Rows) error {
 		e := Entry{Profile: new(rlcore.Profile)}
@@ -186,7 +188,7 @@ func (s *Store) List(ctx context.Context) ([]Entry, error) {
 		e.Updated = time.Unix(0, at)
 		out = append(out, e)
 		return nil
-	}, `SELECT user, updated, body FROM profiles ORDER BY app, user, card`)
+	}, `SELECT user, updated, body FROM profiles WHERE `+where+` ORDER BY app, user, card`, args...)
 	return out, database.Wrap(err, "list profiles")
 }
 
@@ -199,12 +201,9 @@ type Listed struct {
 
 // Listing returns all profiles, or those that count for a user: its own and the site's.
 func (s *Store) Listing(ctx context.Context, user string, all bool) ([]Listed, error) {
-	entries, err := s.List(ctx)
+	entries, err := s.list(ctx, `?1 OR user IN (?2, '')`, all, user)
 	out := []Listed{}
 	for _, e := range entries {
-		if !all && e.User != user && e.User != "" {
-			continue
-		}
 		a, err := s.Family(ctx, e.User, e.Profile.App)
 		if err != nil {
 			return nil, err

@@ -20,6 +20,15 @@ func OpenStore(ctx context.Context, cfg *config.Config) (*store.Store, error) {
 	return st, explain(cfg, err)
 }
 
+// StoreOrNone opens the database for a command that can ask the daemon instead: nil = the caller can't read it.
+func StoreOrNone(ctx context.Context, cfg *config.Config) (*store.Store, error) {
+	st, err := OpenStore(ctx, cfg)
+	if errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return st, err
+}
+
 // OwnStore opens it for the daemon: a corrupt file is replaced.
 func OwnStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*store.Store, error) {
 	st, err := store.OpenOrReplace(ctx, cfg.Database, log)
