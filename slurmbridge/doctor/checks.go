@@ -229,13 +229,13 @@ func (e *exam) checks() []check {
 			"no node has a GPU", "there is nothing to share", restarts, toConf("NodeName=NODE … Gres=gpu:TYPE:1,$sharing:100")),
 		row("node-shares", Error, nodes, e.withoutShares(false),
 			"no shares on $nodes", "jobs can be put on these GPUs only one at a time",
-			restarts+"; anyone may then ask for a part of a GPU by hand", toConf("NodeName=$nodes … Gres=$gres"),
+			restarts+"; anyone may then ask for a part of a GPU by hand", toConf("$inConf"),
 			gres("# on $nodes", "$lines")),
 		row("mig-shares", Note, nodes, e.withoutShares(true), "MIG instances without shares on $nodes",
 			"the bridge leaves them alone: Slurm hands each out whole, and a small job "+
 				"leaves most of it idle", restarts+"; jobs of instances ask for them as before. A line of shares that names "+
 				"files of an instance takes the node out of service",
-			toConf("NodeName=$nodes … Gres=$gres"),
+			toConf("$inConf"),
 			gres("# on $nodes; a line for an instance: Name=gpu Type=1g.10gb MultipleFiles=/dev/nvidia0,"+
 				"/dev/nvidia-caps/nvidia-cap…", "$lines")),
 		row("mig-release", Warning, nodes, e.on(func(n *text.Node) bool {
@@ -247,13 +247,13 @@ func (e *exam) checks() []check {
 			"not every GPU has 100 shares: $nodes",
 			"right where one is in MIG mode or kept out on purpose, and the others have 100 each: it is left alone. Otherwise "+
 				"Count in gres.conf is 100 for each File", restarts,
-			gres("$lines")),
+			toConf("$inConf"), gres("$lines")),
 		row("share-count", Error, nodes,
 			e.counts(func(got, want int) bool { return got > want || got < want && got%100 != 0 }),
 			"the number of shares isn't 100 a GPU: $nodes",
 			"the bridge deals in hundredths of a GPU; a group's shares must add up to the whole of one",
 			restarts+"; jobs that ask for a number of shares by hand get another part of a GPU",
-			gres("$lines")),
+			toConf("$inConf"), gres("$lines")),
 		row("node-invalid", Error, nodes,
 			e.on(func(n *text.Node) bool { return strings.Contains(strings.ToUpper(n.State), "INVALID_REG") }),
 			"Slurm doesn't take $nodes: less is there than slurm.conf says",
@@ -276,7 +276,7 @@ func (e *exam) checks() []check {
 			e.on(func(n *text.Node) bool { return n.ByType[""] > 0 }),
 			"GPUs without a type on $nodes",
 			"Slurm 22.05 may start a whole-GPU job on an untyped GPU that shares are in use of; and "+noCard, restarts,
-			toConf("NodeName=$nodes … Gres=gpu:TYPE:1,$sharing:100   # and what these nodes have besides"),
+			toConf("$inConf"),
 			gres("$lines", "# TYPE: with AutoDetect a part of what slurmd -G calls the GPU")),
 		row("gpu-unknown", Warning, nodes, e.unknownCards(),
 			"GPU type $type (on $nodes) is no card the bridge knows", noCard, "",

@@ -90,7 +90,7 @@ func TestPlainCluster(t *testing.T) {
 		ConfDir:    "/etc/slurm", Hooks: map[string][]Hook{}, User: "slurm", Settings: active(),
 		Missing: []string{"/run/slurmbridge"}, MungeSocket: ptr(true),
 	}
-	must.Equal(t, named(Examine(f)), "error gres-types, error folder, error node-shares, error gpu-type, "+
+	must.Equal(t, named(Examine(f)), "error used-gpus, error gres-types, error folder, error node-shares, error gpu-type, "+
 		"error default-memory, error lua, error hook-prolog, error hook-epilog, error hook-taskprolog, "+
 		"warning epilog-slurmctld, note prolog-flags, note gate-seen")
 }
@@ -861,5 +861,92 @@ func TestFoldedHosts(t *testing.T) {
 		"x[8-10],99999999999": {"x8", "x9", "x10", "99999999999"},
 	} {
 		must.Equal(t, fold(names), want)
+	}
+}
+
+// apply does what findings say: lines of slurm.conf, gres.conf and the settings, and commands.
+func apply(t *testing.T, f *Facts, settings map[string]string, found []Finding) {
+	t.Helper()
+	for i := range found {
+		for _, fix := range found[i].Fix {
+			for _, line := range fix.Lines {
+				line, _, _ = strings.Cut(line, "   #")
+				switch key, value, _ := strings.Cut(line, "="); {
+				case strings.HasPrefix(line, "#"):
+				case fix.File == settingsFile:
+					name, value, _ := strings.Cut(line, ": ")
+					settings[name] = value
+				case strings.HasSuffix(fix.File, "gres.conf"):
+					f.GresConf = ptr(wrong(f.GresConf) + line + "\n")
+				case fix.File != "" && key == "NodeName":
+					names, gres, _ := strings.Cut(value, " … Gres=")
+					for host := range text.ExpandHosts(names) {
+						at := slices.IndexFunc(f.Nodes, func(n text.Node) bool { return n.Name == host })
+						f.Nodes[at] = text.ParseNodes([]byte("NodeName=" + host + " Gres=" + gres + " State=IDLE Partitions=gpu\n"))[0]
+					}
+				case fix.File != "" && key == "PartitionName":
+					name, rest, _ := strings.Cut(value, " ")
+					if strings.Contains(rest, "DefMemPerCPU") {
+						f.Partitions[0].DefMem = true
+					} else {
+						f.Partitions = append(f.Partitions, text.ParsePartitions([]byte(line+" State=UP\n"))...)
+					}
+					must.Equal(t, name == "gpu" || name == "slurmbridge", true, line)
+				case fix.File != "":
+					f.Config[key] = value
+					f.Hooks[key] = []Hook{{value, strings.HasPrefix(value, "/usr/lib/slurmbridge/"), true}}
+				case strings.HasPrefix(line, "install -d "):
+					f.Missing = nil
+				case strings.Contains(line, "job_submit.lua"):
+					f.JobSubmitLua = ptr(string(must.Get(os.ReadFile("../../contrib/job_submit.lua"))(t)))
+				}
+			}
+		}
+	}
+}
+
+// At its first run doctor says first what costs a site the most, and once all its lines are written it has no more to say.
+func TestItsLinesAreEnough(t *testing.T) {
+	for name, c := range map[string]struct{ release, gres, first string }{
+		"one GPU, 22.05":            {"22.05.8", "gpu:titanxp:1", "used-gpus"},
+		"one GPU, 24.11":            {"24.11.5", "gpu:titanxp:1", "planned-gpus"},
+		"four GPUs, 24.11":          {"24.11.5", "gpu:a100:4", "planned-gpus"},
+		"four GPUs, 26.05":          {"26.05.5", "gpu:a100:4", "gres-types"},
+		"two models, 26.05":         {"26.05.5", "gpu:a100:2,gpu:h100:2", "gres-types"},
+		"MIG instances, 26.05":      {"26.05.5", "gpu:1g.10gb:7", "gres-types"},
+		"shares without all, 22.05": {"22.05.8", "gpu:a100:4,mps:350", "used-gpus"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var nodes strings.Builder
+			for i := range 40 {
+				fmt.Fprintf(&nodes, "NodeName=gpu%d Gres=%s State=IDLE Partitions=gpu\n", i+1, c.gres)
+			}
+			f := &Facts{
+				Config: text.ParseConfig([]byte(recorded(t, "22.05.8-plain.config"))), Nodes: text.ParseNodes([]byte(nodes.String())),
+				Partitions: text.ParsePartitions([]byte("PartitionName=gpu State=UP\n")), ConfDir: "/etc/slurm",
+				Hooks: map[string][]Hook{}, User: "slurm", Missing: []string{"/run/slurmbridge"}, MungeSocket: ptr(true),
+			}
+			f.Config["SLURM_VERSION"] = c.release
+			settings := map[string]string{"mode": "shadow"}
+			for range 5 {
+				var lines strings.Builder
+				for key, value := range settings {
+					fmt.Fprintf(&lines, "%s: %s\n", key, value)
+				}
+				file := filepath.Join(t.TempDir(), "slurmbridge.yaml")
+				must.OK(t, os.WriteFile(file, []byte(lines.String()), 0o600))
+				f.Settings = must.Get(config.Load(file, nil))(t)
+				found := Examine(f)
+				if c.first != "" {
+					must.Equal(t, found[0].Check, c.first)
+					c.first = ""
+				}
+				if len(found) == 0 {
+					return
+				}
+				apply(t, f, settings, found)
+			}
+			t.Error(Text(Examine(f)))
+		})
 	}
 }

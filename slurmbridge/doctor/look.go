@@ -54,27 +54,47 @@ func (e *exam) on(so func(*text.Node) bool) []hit {
 }
 
 // saying returns one hit that names the nodes that of reports, with the text that it returns behind the names of the
-// nodes that have it in common, and with the lines of these nodes' gres.conf.
+// nodes that have it in common, and with the lines of slurm.conf (inConf) and of gres.conf (lines) for these nodes.
 func (e *exam) saying(of func(*text.Node) (said string, is bool), between string) []hit {
-	names, texts, lines := map[string][]string{}, []string{}, []string{}
+	var texts, lines, gres []string
+	saying, having := map[string][]string{}, map[string][]string{} // nodes by text, and by Gres=
 	for _, n := range e.gpus {
 		said, is := of(n)
 		if !is {
 			continue
 		}
-		if names[said] == nil {
+		if saying[said] == nil {
 			texts = append(texts, said)
 		}
-		names[said] = append(names[said], n.Name)
+		saying[said] = append(saying[said], n.Name)
+		g := e.gresOf(n)
+		if having[g] == nil {
+			gres = append(gres, g)
+		}
 		if l := e.gresLines(n); !slices.Contains(lines, l) {
 			lines = append(lines, l)
 		}
+		having[g] = append(having[g], n.Name)
 	}
-	var all []string
+	var all, inConf []string
 	for _, said := range texts {
-		all = append(all, strings.TrimSpace(fold(names[said])+" "+said))
+		all = append(all, strings.TrimSpace(fold(saying[said])+" "+said))
 	}
-	return when(all != nil, "nodes", strings.Join(all, between), "lines", strings.Join(lines, "\n"))
+	for _, g := range gres {
+		inConf = append(inConf, "NodeName="+fold(having[g])+" … Gres="+g)
+	}
+	return when(all != nil, "nodes", strings.Join(all, between), "inConf", strings.Join(inConf, "\n"), "lines",
+		strings.Join(lines, "\n"))
+}
+
+// gresOf is what slurm.conf has to say of a node's GPUs and their shares, and says of its other resources.
+func (e *exam) gresOf(n *text.Node) string {
+	var parts []string
+	for _, t := range slices.Sorted(maps.Keys(n.ByType)) {
+		parts = append(parts, fmt.Sprintf("gpu:%s:%d", cmp.Or(t, "TYPE"), n.ByType[t]))
+	}
+	parts = append(parts, fmt.Sprintf("%s:%d", e.sharing, 100*n.GPUs))
+	return strings.Join(append(parts, n.OtherGres...), ",")
 }
 
 // numbered is a host's name that ends in a number.
@@ -210,8 +230,12 @@ func (e *exam) partitionsOf(such func(*text.Node) bool) []text.Partition {
 
 // withShares are the partitions of the jobs where GPUs are shared: not those that hand out whole nodes.
 func (e *exam) withShares() []text.Partition {
-	all := e.partitionsOf(func(n *text.Node) bool { return n.Shares[e.sharing] > 0 })
-	return slices.DeleteFunc(all, func(p text.Partition) bool { return p.WholeNodes })
+	return e.ofParts(func(n *text.Node) bool { return n.Shares[e.sharing] > 0 })
+}
+
+// ofParts are the partitions of such nodes with GPUs that hand out parts of nodes.
+func (e *exam) ofParts(such func(*text.Node) bool) []text.Partition {
+	return slices.DeleteFunc(e.partitionsOf(such), func(p text.Partition) bool { return p.WholeNodes })
 }
 
 // those is a hit with the names of the jobs' partitions with GPUs that a condition holds for.
@@ -229,8 +253,8 @@ func (e *exam) those(so func(p text.Partition) bool) []hit {
 func (e *exam) mixed(mistakes bool) []hit {
 	var mixed, all []string
 	among := e.withShares()
-	if among == nil {
-		among = e.partitionsOf(func(*text.Node) bool { return true }) // where there will be shares
+	if len(among) == 0 { // there will be shares
+		among = e.ofParts(func(*text.Node) bool { return true })
 	}
 	for _, p := range among {
 		if all = append(all, p.Name); !slices.Contains(e.Settings.SharersOnly, p.Name) {
@@ -280,23 +304,7 @@ func (e *exam) withoutShares(instances bool) []hit {
 	if instances && !text.SharesInstances(e.Config["SLURM_VERSION"]) {
 		return nil
 	}
-	bare, lines := map[string][]string{}, map[string]string{}
-	for _, n := range e.gpus {
-		var parts []string
-		for _, t := range slices.Sorted(maps.Keys(n.ByType)) {
-			parts = append(parts, fmt.Sprintf("gpu:%s:%d", cmp.Or(t, "TYPE"), n.ByType[t]))
-		}
-		parts = append(append(parts, fmt.Sprintf("%s:%d", e.sharing, 100*n.GPUs)), n.OtherGres...)
-		if line := strings.Join(parts, ","); sharesOf(n) == 0 && hasInstances(n) == instances {
-			bare[line] = append(bare[line], n.Name)
-			lines[line] = e.gresLines(n)
-		}
-	}
-	hits := byNodes(bare, "gres")
-	for _, h := range hits {
-		h["lines"] = lines[h["gres"]]
-	}
-	return hits
+	return e.on(func(n *text.Node) bool { return sharesOf(n) == 0 && hasInstances(n) == instances })
 }
 
 // hasInstances reports whether some of a node's GPUs are MIG instances.
