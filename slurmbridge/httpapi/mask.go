@@ -82,7 +82,8 @@ func (m *mask) status(st *job.Status) job.Status {
 	out := job.Status{
 		At: st.At, Mode: st.Mode, Policy: st.Policy, Model: st.Model, Objective: st.Objective, Gate: st.Gate,
 		GateAccount: st.GateAccount, GateErr: st.GateErr, Standby: st.Standby, Misread: st.Misread, Waiting: st.Waiting,
-		Harm: st.Harm, Shareable: st.Shareable, Err: st.Err, MaxDelayS: st.MaxDelayS, Unmanaged: maps.Clone(st.Unmanaged), WithoutMPS: slices.Clone(st.WithoutMPS),
+		Err: st.Err, MaxDelayS: st.MaxDelayS, Unmanaged: maps.Clone(st.Unmanaged), WithoutMPS: slices.Clone(st.WithoutMPS),
+		Harm: st.Harm, Shareable: st.Shareable,
 	}
 	for _, r := range st.Refused {
 		if r.Example = m.ref(r.Example); r.Code == job.CodeOther {
