@@ -152,7 +152,7 @@ func (c *Config) Cut(gpuType string, slices int) (rlcore.GPUSpec, bool) {
 	return c.Card(fmt.Sprintf("%s_%dg.%.0fgb", gpuType, slices, gb))
 }
 
-// cards are those of gpu_types.
+// cards returns the cards of gpu_types.
 func (c *Config) cards() (map[string]rlcore.GPUSpec, error) {
 	out := map[string]rlcore.GPUSpec{}
 	for _, written := range slices.Sorted(maps.Keys(c.GPUs)) {

@@ -318,7 +318,7 @@ func (e *exam) checks() []check {
 		row("lua-gate-file", Error, files, when(ours != "" && !strings.Contains(ours, `"`+e.Settings.GateFile+`"`)),
 			"$lua doesn't read $gate", "the bridge keeps the gate there; jobs are not gated, and start alone", "",
 			in("$lua", `gate = "$gate",`, `wake = "$wake",`)),
-		// Without a gate file, after a boot say, the script goes by its own word.
+		// Without a gate file, after a boot for example, the script uses its own setting.
 		row("lua-gres", Warning, files, when(ours != "" && e.sharing == "shard" && !strings.Contains(ours, `gres = "shard"`)),
 			"$lua says that GPUs are shared by mps, and here it is shard",
 			"from a boot until the daemon has polled, and on a host without it, requests for gpu:shared become mps then, which "+
@@ -421,7 +421,7 @@ func (e *exam) checks() []check {
 			"whether $plugin hides /dev/shm from jobs can't be seen from here: $in is not there", noShm, shmCost,
 			in("$in", "$line")),
 
-		// Senders of records prove who they are: with MUNGE if Slurm has it, otherwise with a key.
+		// Senders of records prove their identity: with MUNGE if Slurm has it, otherwise with a key.
 		row("munge", Error, slurmConf, when(e.byMunge() && isnt(e.MungeSocket)),
 			"munged's socket is not there", whyProof, "", run("systemctl enable --now munge")),
 		row("munge", Error, slurmConf, when(e.byMunge() && !isnt(e.MungeSocket) && wrong(e.Munge) != ""),

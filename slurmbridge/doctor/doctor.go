@@ -83,7 +83,7 @@ func anything(*Facts) bool     { return true } // also where slurmctld doesn't a
 // in place of the check's.
 type hit map[string]string
 
-// when is one hit if something is so. pairs are names and values.
+// when returns one hit if so is true, else none. pairs are the hit's names and values.
 func when(so bool, pairs ...string) []hit {
 	if !so {
 		return nil
@@ -95,7 +95,7 @@ func when(so bool, pairs ...string) []hit {
 	return []hit{h}
 }
 
-// each is a hit for each value.
+// each returns one hit for each value.
 func each(name string, values []string) (hits []hit) {
 	for _, v := range values {
 		hits = append(hits, hit{name: v})
@@ -202,7 +202,7 @@ func (e *exam) expand(template string, h hit) string {
 	})
 }
 
-// with is a list with those words that it lacks, without what of it isn't such.
+// with appends the words that a comma-separated list lacks; without removes the words for which such is true.
 func with(list string, words ...string) string {
 	for _, w := range words {
 		if !text.HasOption(list, w) {

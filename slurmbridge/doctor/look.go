@@ -38,10 +38,10 @@ func wrong(said *string) string {
 	return *said
 }
 
-// byMunge reports whether MUNGE proves who sends.
+// byMunge reports whether senders prove their identity by MUNGE.
 func (e *exam) byMunge() bool { return e.Key == nil && e.runs("AuthType", "auth/munge") }
 
-// is reports whether something is known to be so, isn't whether it is known not to be.
+// is and isnt are both false for a fact that is unknown (nil).
 func is(known *bool) bool   { return known != nil && *known }
 func isnt(known *bool) bool { return known != nil && !*known }
 
@@ -178,7 +178,7 @@ func (e *exam) agent(n *text.Node) Agent {
 	return Agent{Answer: Answer{Silent: "not asked"}}
 }
 
-// onAgents is a hit with the nodes whose agents' answers so holds for; why adds the reason of each node.
+// onAgents returns one hit naming the nodes for whose agents' answers so is true; why adds each node's reason.
 func (e *exam) onAgents(so func(*text.Node, Agent) bool) []hit {
 	return e.on(func(n *text.Node) bool { return so(n, e.agent(n)) })
 }
@@ -228,7 +228,7 @@ func (e *exam) partitionsOf(such func(*text.Node) bool) []text.Partition {
 	})
 }
 
-// withShares are the partitions of the jobs where GPUs are shared: not those that hand out whole nodes.
+// withShares returns the partitions in which jobs can share GPUs: those with shares that hand out parts of nodes.
 func (e *exam) withShares() []text.Partition {
 	return e.ofParts(func(n *text.Node) bool { return n.Shares[e.sharing] > 0 })
 }
@@ -317,7 +317,7 @@ func hasInstances(n *text.Node) bool {
 	return false
 }
 
-// counts finds nodes of one kind of shares whose number has this relation to 100 a GPU.
+// counts finds nodes with one kind of shares, where so is true of the number of shares and of 100 a GPU.
 func (e *exam) counts(so func(got, want int) bool) []hit {
 	return e.saying(func(n *text.Node) (string, bool) {
 		got, gpus := sharesOf(n), n.GPUs
@@ -561,7 +561,7 @@ func (e *exam) gateless(bySite bool) []hit {
 		"said", strings.TrimSuffix(": "+said, ": "), "file", file, "lines", lines)
 }
 
-// loadsFiles matches a script that loads others.
+// loadsFiles matches a call in Lua that loads another file.
 var loadsFiles = regexp.MustCompile(`\b(dofile|loadfile|require)\b`)
 
 // held finds a limit on a user's requests that is below what the bridge makes when a group starts; params are

@@ -138,7 +138,7 @@ type memo[V any] struct {
 	kept   map[string]made[V]
 }
 
-// made is an answer, and when it was asked for.
+// made is an answer with the time of its request.
 type made[V any] struct {
 	at     time.Time
 	answer V
@@ -177,7 +177,7 @@ func (m *memo[V]) get(ctx context.Context, key string, read func(context.Context
 	}
 }
 
-// parameters are those that a path takes, and how often each may be given.
+// parameters maps the names of a path's query parameters to how often each may be given.
 type parameters map[string]int
 
 // check refuses a query with other parameters. What falls away in silence widens an answer: with a misspelt filter, one

@@ -43,7 +43,7 @@ type Server struct {
 	Gatherer prometheus.Gatherer
 	// Usage sums up what GPUs were used for; nil = nothing is said of it. Returns ErrNoUsage.
 	Usage func(ctx context.Context, q usage.Query) (*usage.Report, error)
-	// Profiles lists all profiles, or those that count for a user; nil = none are told.
+	// Profiles lists all profiles, or a user's own and the site's; nil = the path is not served.
 	Profiles func(ctx context.Context, user string, all bool) ([]store.Listed, error)
 	// Runs are those that a filter selects, for the status page, at /; nil = it shows the last poll alone.
 	Runs func(ctx context.Context, f history.Filter) iter.Seq2[history.Run, error]
@@ -68,7 +68,7 @@ func (s *Server) Handler() *http.ServeMux {
 	}
 	a.pages, a.style = parsePages()
 	mux := http.NewServeMux()
-	// What is shown of now waits a moment at most for the database, and never behind those that read it.
+	// Pages about the present wait a moment at most for the database, and never behind requests that read it at length.
 	now, past := newReaders(), newReaders()
 	past.sending = now.sending
 	get := func(path string, r *readers, p parameters, h handler) {
@@ -149,7 +149,7 @@ func (a answer) send(w http.ResponseWriter) {
 	_, _ = w.Write(a.text) // the reader may be gone: there is nowhere to report the error
 }
 
-// answering makes the responses of a handler, for queries with these parameters and no others.
+// answering runs a handler and encodes its result. Queries with parameters other than p are refused.
 func (a *api) answering(p parameters, h handler) func(w http.ResponseWriter, req *http.Request) answer {
 	return func(w http.ResponseWriter, req *http.Request) answer {
 		var v any
@@ -192,7 +192,7 @@ func (s *Server) Health() job.Health { return s.Status().Health(s.Now(), s.Fresh
 // begins reports whether the first poll is on its way.
 func (a *api) begins() bool { return a.Status() == nil && a.Now().Sub(a.began) <= a.Fresh }
 
-// tell answers with the state of health and its reason; 503 where no job can be made to share.
+// tell writes the state of health and its reason, with status 503 while no job can be made to share.
 func tell(w http.ResponseWriter, h job.Health) {
 	text := string(h.State)
 	if h.Why != "" {

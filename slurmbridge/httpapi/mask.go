@@ -20,7 +20,7 @@ type mask struct {
 	others map[string]string // names of others' jobs, by ref
 }
 
-// newMask knows whose the jobs of a status are; st may be nil.
+// newMask returns a mask that knows the owners of a status's jobs; st may be nil.
 func newMask(who viewer, st *job.Status) *mask {
 	m := &mask{viewer: who, own: map[string]bool{}, others: map[string]string{}}
 	if st == nil || st.Snap == nil || m.all {
@@ -41,14 +41,14 @@ const other = "other "
 // owns reports whether the viewer may see what is a user's.
 func (m *mask) owns(user string) bool { return m.all || m.user != "" && user == m.user }
 
-// add takes down whose a job is.
+// add notes the owner of a job.
 func (m *mask) add(ref, user string) {
 	if m.owns(user) {
 		m.own[ref] = true
 	}
 }
 
-// ref is what an answer calls a job. One whose user isn't known is another's.
+// ref is the name that an answer has for a job. A job whose user isn't known counts as another user's.
 func (m *mask) ref(ref string) string {
 	if m.all || m.own[ref] || ref == "" {
 		return ref
@@ -66,7 +66,7 @@ func (m *mask) refs(all []string) (out []string) {
 	return out
 }
 
-// describe says of a job whose it is and which application it runs, where the viewer may see that.
+// describe returns a job's number with its user and application, as far as the viewer may see them.
 func (m *mask) describe(ref, user, app string) string {
 	if !m.owns(user) {
 		return "another user's job"
@@ -137,7 +137,7 @@ func (m *mask) explanation(e *job.Explanation) *job.Explanation {
 // number is a job's, in a sentence.
 var number = regexp.MustCompile(`\b\d+(_\d+)?\b`)
 
-// text returns a sentence of ours without the numbers of others' jobs that are known.
+// text returns a sentence in which the known numbers of other users' jobs are hidden.
 func (m *mask) text(s string) string {
 	return number.ReplaceAllStringFunc(s, func(word string) string {
 		if name := m.others[word]; name != "" {
@@ -147,7 +147,7 @@ func (m *mask) text(s string) string {
 	})
 }
 
-// story removes from a job's story what it says of others' jobs.
+// story removes other users' jobs from a job's story.
 func (m *mask) story(s *journal.Story, ref string) {
 	if m.all {
 		return
@@ -167,7 +167,7 @@ func (m *mask) story(s *journal.Story, ref string) {
 	s.Note = m.explanation(s.Note)
 }
 
-// told hides other users' jobs in the outcome of one of the viewer's jobs.
+// told hides other users' jobs in an outcome of the viewer's own job.
 func (m *mask) told(o *history.Told) {
 	for i := range min(len(o.With), len(o.Others)) {
 		m.add(o.With[i], o.Others[i].Owner)

@@ -82,7 +82,7 @@ type options struct {
 	Refresh                 int // s; 0 = never
 }
 
-// pageParameters are those of readOptions.
+// pageParameters are the query parameters that readOptions reads.
 var pageParameters = parameters{"hours": 1, "gpus": 1, "skip": 1, "jobs": 1, "refresh": 1}
 
 func readOptions(q url.Values) (options, error) {

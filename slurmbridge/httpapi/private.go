@@ -31,8 +31,8 @@ type Asker struct {
 // errNobody: a request has no credential, or one for another question.
 var errNobody = errors.New("the question comes without a credential for it")
 
-// who returns a request's credential. Its error goes into the answer, so it leaves out what exactly
-// fails on the controller.
+// who returns a request's credential. The error becomes part of the answer, so it doesn't say what exactly fails on the
+// controller.
 func (a *Asker) who(req *http.Request) (*credential.Credential, error) {
 	if a == nil || req.Header.Get(a.Header) == "" {
 		return nil, errNobody
@@ -52,7 +52,7 @@ func (a *Asker) who(req *http.Request) (*credential.Credential, error) {
 	return c, nil
 }
 
-// viewer is whom an answer is for.
+// viewer is the user that an answer is for.
 type viewer struct {
 	uid  uint32
 	user string // "" = not identified
@@ -75,7 +75,7 @@ func (a *Asker) viewer(w http.ResponseWriter, req *http.Request) viewer {
 	return viewer{c.UID, c.User, a.Trusted(c.UID), nil}
 }
 
-// viewer identifies a request's user where something is hidden; elsewhere everybody sees all of it.
+// viewer identifies a request's user if something is hidden; otherwise the viewer sees everything.
 func (s *Server) viewer(w http.ResponseWriter, req *http.Request, hidden bool) viewer {
 	if !hidden {
 		return viewer{all: true}

@@ -36,7 +36,7 @@ type GPU struct {
 	GPU  int    `json:"gpu"`
 	Type string `json:"type"`
 	Up   bool   `json:"up"`
-	// Faulted: no job joins those on it until they have ended, because its MPS server may be broken.
+	// Faulted: its MPS server may be broken, so no job joins until the present ones have ended.
 	Faulted bool  `json:"faulted,omitempty"`
 	Jobs    []Job `json:"jobs"`
 }
@@ -150,7 +150,7 @@ func (a *api) plan(w http.ResponseWriter, req *http.Request) (any, error) {
 	return MakePlanReport(st), nil
 }
 
-// hides says why others' jobs aren't shown.
+// hides is the reason for not showing other users' jobs.
 const hides = "Slurm hides other users' jobs here (PrivateData), and so does the bridge"
 
 // MakePlanReport turns a status into its plan.
@@ -189,7 +189,7 @@ func (a *api) why(w http.ResponseWriter, req *http.Request) (any, error) {
 		}
 		return nil, fault{http.StatusUnauthorized, why}
 	case !who.all && !a.isOf(req.Context(), who.user, ref, own):
-		// One answer for both: which numbers others' jobs have is hidden, too.
+		// The same answer for both: the numbers of other users' jobs are hidden, too.
 		return nil, fault{http.StatusNotFound, "job " + ref + " is not yours, or the bridge has not seen it (yet): " + hides}
 	}
 	waits, on := PositionOf(st, ref), snap.PlaceOf(ref)

@@ -97,7 +97,7 @@ func (s *Status) Health(now time.Time, fresh time.Duration) Health {
 	}
 	for i := range s.Refused {
 		if r := &s.Refused[i]; r.GivenUp > 0 || r.Step == StepUngate {
-			// Everybody reads the health: neither whose job it was nor a plugin's words.
+			// All users can read the health, so the reason names no job and quotes no plugin.
 			return Health{Impaired, fmt.Sprintf("Slurm refuses to %s (%s); slurmbridge status and doctor say more",
 				stepWords[r.Step], r.Code)}
 		}

@@ -20,7 +20,7 @@ type Terms struct {
 	MaxSlowdown float64 // share:max-slowdown=1.15; 0 = the site's default
 	// ArrayOnly: share only with tasks of the same array (share:with=array).
 	ArrayOnly bool
-	Retry     bool // share:retry: if it fails while sharing, for whatever reason, it may run again, alone
+	Retry     bool // share:retry: after any failure while sharing it may run once more, alone
 	// Session: the job is an interactive session (share:interactive), held to SessionMiB of device memory
 	// (share:interactive=8G), 0 = the site's default.
 	Session    bool
@@ -45,7 +45,7 @@ type Terms struct {
 // another tool where it doesn't. contrib/job_submit.lua reads the same words.
 var wishShape = regexp.MustCompile(`^(?i:(share:)|share=|shared[:=])(.*)$`)
 
-// neverWords say that a job shares with nobody.
+// neverWords keep a job from sharing at all.
 var neverWords = []string{"no", "off", "never", "none", "false"}
 
 // ParseTerms reads terms out of a comment. Terms are separated by blanks, commas or semicolons; other words belong to

@@ -122,7 +122,7 @@ func hint(err error) string {
 		"systemctl status slurmbridge"
 }
 
-// ask asks the daemon for a page and decodes its answer. A user who may see more is recognised by MUNGE or by Slurm.
+// ask requests a page from the daemon and decodes it. A credential by MUNGE or by Slurm shows the user more.
 func ask(ctx context.Context, cfg *config.Config, path string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

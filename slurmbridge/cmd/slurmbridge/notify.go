@@ -98,10 +98,10 @@ that decides sends mails.`,
 // idleKnown is how long ago a poll may have been for what it showed to hold: two of them are 10 minutes apart at most.
 const idleKnown = 15 * time.Minute
 
-// errOldPoll: what the daemon knows is too old to write to anybody about.
+// errOldPoll: the daemon's last poll is too old to send mails about.
 var errOldPoll = errors.New("it isn't known which jobs do nothing now")
 
-// reported are the runs that have ended of late whose owners want a report.
+// reported returns the runs that ended lately and whose owners want a report.
 func reported(ctx context.Context, h *history.History, now time.Time) (out []history.Told, err error) {
 	of := history.Filter{From: now.Add(-mail.RunsFor), Judged: true, Reports: true, Latest: 1000}
 	for r, err := range h.Runs(ctx, of) {

@@ -63,7 +63,7 @@ It reads the database; who may not read it asks the daemon, and gets their own a
 	return c
 }
 
-// listing reads the database, or asks the daemon where that can't be read.
+// listing reads the database, or asks the daemon if the caller can't read it.
 func (s *shared) listing(ctx context.Context, cfg *config.Config) (list []store.Listed, err error) {
 	st, err := cli.StoreOrNone(ctx, cfg)
 	switch {

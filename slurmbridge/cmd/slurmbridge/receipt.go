@@ -200,7 +200,7 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 	return &receipt.World{Nodes: nodes, Card: cfg.Card, Cut: cfg.Cut, Decider: decider}, nil
 }
 
-// whatIf prints what would have come of more sharing.
+// whatIf prints the estimated effect of more sharing.
 func (s *shared) whatIf(in *receipt.Input, limit int) error {
 	in.Replay.WhatIf = true
 	x, err := in.Replay.Replay(in.Jobs)

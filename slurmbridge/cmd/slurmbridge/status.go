@@ -67,7 +67,7 @@ GPUs are listed one by one where there are few; of a large cluster, with --gpus 
 	return c
 }
 
-// fewGPUs are listed without being asked for.
+// fewGPUs is up to how many GPUs status lists without --gpus.
 const fewGPUs = 16
 
 // lists returns which GPUs of so many are listed.
