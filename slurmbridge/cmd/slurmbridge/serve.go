@@ -189,8 +189,7 @@ type service struct {
 	listener net.Listener
 }
 
-// checked looks at what settings name besides themselves: the web configuration and users. It returns the users that may
-// send records.
+// checked looks at what settings name: the web configuration and users. It returns the users that may send records.
 func checked(cfg *config.Config) (recordUIDs []uint32, err error) {
 	if err := web.Validate(cfg.WebConfig); err != nil {
 		return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("web_config"), err))
