@@ -265,7 +265,7 @@ func (p *Plain) Ended(nowS float64, ends ...End) []float64 {
 		now[i] = x
 		took := x.took(e.DoneS, nowS)
 		x.Over, x.OverS, x.Runs, x.goesOn = true, nowS, true, false
-		if took > 0 && took != x.TakesS {
+		if took > 0 && math.Abs(took-x.TakesS) > Rounding {
 			x.TakesS, p.stale = took, true
 		}
 		if x.Place == begun {
@@ -438,7 +438,9 @@ func (p *Plain) goOn(x *plainJob) bool {
 	if p.DoneS(x.ID)-over < x.TakesS-Rounding {
 		return false
 	}
-	x.TakesS, x.EndS, x.goesOn = x.TakesS+over, p.nowS, true
+	if x.goesOn = true; over > Rounding {
+		x.TakesS, x.EndS = x.TakesS+over, p.nowS
+	}
 	return true
 }
 
@@ -460,12 +462,14 @@ func (p *Plain) schedule() {
 // behind begins a schedule with the jobs that have begun, which end then.
 func (p *Plain) behind(f *List, endS func(x *plainJob) float64) {
 	free := make([]float64, len(p.gpus))
-	for g := range free {
-		free[g] = p.nowS
-	}
 	for _, x := range p.begun {
 		for _, g := range x.On {
 			free[g] = max(free[g], endS(x))
+		}
+	}
+	for g := range free {
+		if free[g] < p.nowS-Rounding {
+			free[g] = p.nowS
 		}
 	}
 	f.Reset(&p.cluster, free)

@@ -77,6 +77,36 @@ func TestPlainOverrun(t *testing.T) {
 	}
 }
 
+// Where two GPUs are free at the same time but for rounding, no job changes its GPU: one that is confined to the other
+// would find less than it was promised.
+func TestPlainIgnoresRounding(t *testing.T) {
+	const off = 1e-11
+	for first, other := range map[string]string{"a": "b", "b": "a"} {
+		p := NewPlain("0", "1")
+		done := map[string]float64{}
+		p.DoneS = func(id string) float64 { return done[id] }
+		for i, id := range []string{"a", "b"} {
+			j := job(id, 2, 0, 100)
+			p.Add(j, 0)
+			p.Runs(j, []int{i}, 0, 0)
+		}
+		p.Add(job("c", 1, 0, 10), 0)
+		p.Add(job("d", 1, 0, 10), 0)
+		done[other] = 100
+		for k, id := range []string{first, other} {
+			at := 100 + float64(k+1)*off
+			if end := p.Ended(at, End{id, at})[0]; end != 100 {
+				t.Errorf("%s would have ended at %v, want 100", id, end)
+			}
+			for i, id := range []string{"c", "d"} {
+				if on := p.Slot(id); !slices.Equal(on.On, []int{i}) || on.StartS != 100 {
+					t.Errorf("%s starts on %v at %v, want GPU %d at 100", id, on.On, on.StartS, i)
+				}
+			}
+		}
+	}
+}
+
 // A run that shared and ended later than expected was longer, or slowed more than predicted.
 func TestPlainTakesSlowdownsIntoAccount(t *testing.T) {
 	for _, c := range []struct {
