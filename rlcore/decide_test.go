@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 )
 
 func TestFallback(t *testing.T) {
@@ -83,6 +85,35 @@ func (byLength) Score(dst []float64, w *Window, combos []Combo) {
 			if j := w.Job(i); c.Has(i) && j.Profile != nil {
 				dst[k] += j.Profile.DurationS
 			}
+		}
+	}
+}
+
+// An idle GPU isn't kept from the job that has its turn there by as many jobs in front of it as the window has, which
+// have their turns elsewhere.
+func TestATurnBehindTheWindow(t *testing.T) {
+	first, second := NewGPUSet(0), NewGPUSet(1)
+	on := func(j Job, gpu int, startS float64) Job {
+		j.PlainSlot = &schedule.Slot{On: []int{gpu}, StartS: startS}
+		return plainly(j, startS+j.Profile.DurationS)
+	}
+	mine := on(lasting("mine", 500), 0, 50)
+	mine.GPUs = first
+	s := &State{
+		GPUs: []GPU{card(), card(running(lasting("r", 100), 0, 0)...)}, Sets: []*GPUSet{first, second},
+		Pending: []Job{
+			on(lasting("a", 500), 1, 100), on(lasting("b", 500), 1, 600), on(lasting("c", 500), 1, 1100), mine,
+		},
+		PlainFreeS: []float64{550, 1600},
+	}
+	for m, want := range map[int][]int{1: {3}, 2: {0, 3}, 3: {0, 1, 3}, 4: {0, 1, 2, 3}} {
+		d := &Decider{Policy: byLength{}, Guard: NewGuard(Rules{}), M: m}
+		dec := d.Decide(s, 0)
+		if !slices.Equal(dec.Window.Jobs, want) || !slices.Equal(dec.Jobs(), []int{3}) {
+			t.Errorf("of the first %d: window %v, decision %v; want %v, and the last job", m, dec.Window.Jobs, dec.Jobs(), want)
+		}
+		if busy := d.Again(s, 1).Window.Jobs; !slices.Equal(busy, []int{0, 1, 2}[:min(m, 3)]) {
+			t.Errorf("of the first %d: the window of a busy GPU is %v", m, busy)
 		}
 	}
 }

@@ -110,6 +110,9 @@ func (g *Guard) Begin(s *State) {
 		j.turn = turn{byS: g.latestStart(j, s.NowS)}
 		startS, on := j.goOn(&p.trial, j.expectedS())
 		j.startS, j.latestS = startS, startS
+		if p.on && len(on) == 1 {
+			j.on = 1 + on[0]
+		}
 		if j.byS > startS && (!j.Foreign || j.PlainEndS > 0) {
 			j.latestS += spend * (j.byS - startS)
 		}

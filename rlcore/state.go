@@ -102,6 +102,7 @@ type Cards map[string]*Profile
 type turn struct {
 	startS, latestS float64 // when the job starts if all go on plainly, and when it must
 	byS             float64 // when it must start to keep its due; latestS is sooner, to leave some of the time
+	on              int     // 1 + the GPU where it starts if all go on plainly; 0 = on several, on none, or not known
 	loses           bool    // it would start too late if all foreign jobs went first
 }
 
@@ -278,8 +279,9 @@ type Window struct {
 // break it; one that examines only a few uses Keeps to choose them.
 func (w *Window) Keeps(c Combo) bool { return w.guard == nil || w.guard.Keeps(w, c) }
 
-// NewWindow returns the window of the first m pending jobs that may use GPU g and that a decision may start. It reuses
-// dst.
+// NewWindow returns the window of the first m pending jobs that may use GPU g and that a decision may start. A job that
+// has its turn on the GPU, which is idle, takes the last place if it is behind these: they have theirs elsewhere. It
+// reuses dst.
 func NewWindow(dst []int, s *State, g, m int) Window {
 	return NewWindowOf(dst, s, g, m, func(*Job) bool { return true })
 }
@@ -287,11 +289,19 @@ func NewWindow(dst []int, s *State, g, m int) Window {
 // NewWindowOf is NewWindow of those jobs alone that would start on the GPU.
 func NewWindowOf(dst []int, s *State, g, m int, starts func(*Job) bool) Window {
 	w := Window{State: s, GPU: g, Jobs: dst[:0]}
-	models := false
-	for i := 0; i < len(s.Pending) && len(w.Jobs) < min(m, MaxWindow); i++ {
-		if j := &s.Pending[i]; !j.Foreign && j.MayUse(g) && starts(j) {
-			w.Jobs, models = append(w.Jobs, i), models || j.Cards != nil
+	m = min(m, MaxWindow)
+	models, missing := false, len(s.GPUs[g].Running) == 0 // missing: the job that has its turn there
+	for i := 0; i < len(s.Pending) && (missing || len(w.Jobs) < m); i++ {
+		j := &s.Pending[i]
+		turn := missing && j.on == g+1 && j.startS <= rounding
+		full := len(w.Jobs) == m
+		if full && !turn || j.Foreign || !j.MayUse(g) || !starts(j) {
+			continue
 		}
+		if full {
+			w.Jobs = w.Jobs[:m-1]
+		}
+		w.Jobs, models, missing = append(w.Jobs, i), models || j.Cards != nil, missing && !turn
 	}
 	for _, i := range w.Jobs {
 		if !models {

@@ -267,7 +267,9 @@ func (s *Sim) enqueue(i int) {
 		return
 	}
 	for g := range s.devs {
-		if w := s.window(g); len(w) > 0 && w[len(w)-1] == len(s.wait)-1 {
+		w := s.window(g)
+		enters := len(w) > 0 && w[len(w)-1] == len(s.wait)-1
+		if enters || len(s.devs[g].members) == 0 && s.jobs[i].MayUse(g) { // its turn may be there
 			s.devs[g].due = true
 		}
 	}
