@@ -61,17 +61,44 @@ func (l *Line) Keep(text string) {
 	l.last = time.Now()
 }
 
-// WriteJSON writes figures to a file in one step. It makes the file's folder.
-func WriteJSON(file string, figures any) error {
-	body, err := json.MarshalIndent(figures, "", "  ")
+// WriteJSON writes a value to a file in one step, each object of a list on a line. It makes the file's folder.
+func WriteJSON(file string, value any) error {
+	body, err := json.MarshalIndent(value, "", " ")
 	if err != nil {
-		return fmt.Errorf("write figures: %w", err)
+		return fmt.Errorf("write %s: %w", file, err)
 	}
 	//nolint:gosec // figures are public
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return fmt.Errorf("write figures: %w", err)
+		return fmt.Errorf("write %s: %w", file, err)
 	}
-	return renameio.WriteFile(file, append(body, '\n'), 0o644)
+	return renameio.WriteFile(file, joinObjects(body), 0o644)
+}
+
+// joinObjects joins the lines of each object in a list of indented JSON: those from a bracket that is alone on its line
+// to the closing one below it.
+func joinObjects(indented []byte) []byte {
+	var out []byte
+	closing := "" // what ends the object whose lines are being joined
+	for line := range strings.Lines(string(indented)) {
+		text := strings.TrimSpace(line)
+		if closing == "" {
+			out = append(out, strings.TrimRight(line, "\n")...)
+		} else {
+			out = append(out, text...)
+		}
+		switch indent := line[:len(line)-len(strings.TrimLeft(line, " "))]; {
+		case closing == "" && text == "{" && indent != "":
+			closing = indent + "}"
+		case closing != "" && strings.HasPrefix(line, closing):
+			closing = ""
+		}
+		if closing == "" {
+			out = append(out, '\n')
+		} else if strings.HasSuffix(text, ",") {
+			out = append(out, ' ')
+		}
+	}
+	return out
 }
 
 // Table is a table with its figures at the right: all columns but the first.

@@ -129,6 +129,9 @@ func (s *Stack) Options() slurmtest.Options {
 	if len(s.Setup.Card.Instances) > 0 {
 		s.cut(&o)
 	}
+	if s.Setup.Disk != nil {
+		o.Binds = append(o.Binds, s.Setup.Disk.Dir)
+	}
 	if s.Setup.Adjust != nil {
 		s.Setup.Adjust(&o)
 	}

@@ -222,16 +222,7 @@ func (j *Job) command(bin, state string) []string {
 	return []string{"sh", "-c", j.script(bin, state)}
 }
 
-// write writes the case to a file.
-func (c *Case) write(file string) error {
-	body, err := json.MarshalIndent(c, "", " ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, append(body, '\n'), 0o644)
-}
-
-// readCase reads what write wrote.
+// readCase reads the case in a file.
 func readCase(file string) (*Case, error) {
 	body, err := os.ReadFile(file)
 	if err != nil {

@@ -189,9 +189,6 @@ func (o *options) run(ctx context.Context, cases []*Case, root string) error {
 		return err
 	}
 	dir := filepath.Join(o.dir, release)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
 	var mu sync.Mutex
 	var done, skipped, jobs, parts, differ int
 	outcomes := make([]*outcome, len(cases))
@@ -266,7 +263,7 @@ func (o *options) keep(dir string, c *Case, r *outcome) error {
 		return nil
 	}
 	name := filepath.Join(dir, fmt.Sprint("seed-", c.Seed))
-	if err := c.write(name + ".json"); err != nil {
+	if err := cluster.WriteJSON(name+".json", c); err != nil {
 		return err
 	}
 	var b strings.Builder

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 )
 
 // part is something that can be taken out of a case: a job, an event, or a line or an option of something.
@@ -148,7 +150,7 @@ func (o *options) shrinkFirst(ctx context.Context, dir string, c *Case, r *outco
 	}
 	file := filepath.Join(dir, fmt.Sprintf("seed-%d-small.json", c.Seed))
 	fmt.Fprintf(o.out, "seed %d, in %s:\n%s  %v\n", c.Seed, file, small, &all[0])
-	return small.write(file)
+	return cluster.WriteJSON(file, small)
 }
 
 // String is a case for people: its cluster, its jobs and its events, a line each.

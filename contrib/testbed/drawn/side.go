@@ -190,11 +190,7 @@ func (o *options) start(ctx context.Context, c *Case, root string, plain bool) (
 		c: c, s: cluster.New(setup), plain: plain, ids: map[string]string{},
 		refused: map[string]string{}, met: map[string][]string{},
 	}
-	options := sd.s.Options()
-	if setup.Disk != nil {
-		options.Binds = append(options.Binds, setup.Disk.Dir)
-	}
-	slurm, err := slurmtest.Start(ctx, options)
+	slurm, err := slurmtest.Start(ctx, sd.s.Options())
 	if err != nil {
 		sd.closeDisk()
 		return nil, err

@@ -191,9 +191,7 @@ func TestFullDisk(t *testing.T) {
 	cluster.Require(t, build)
 	disk := must.Get(cluster.NewDisk("slurm", 64))(t)
 	t.Cleanup(disk.Close)
-	d := &damaged{newWorld(t, cluster.Setup{Lease: 20 * time.Second, Disk: disk, Adjust: func(o *slurmtest.Options) {
-		o.Binds = append(o.Binds, disk.Dir)
-	}})}
+	d := &damaged{newWorld(t, cluster.Setup{Lease: 20 * time.Second, Disk: disk})}
 	d.runs("there is room")
 	again := func(what string) {
 		t.Helper()
