@@ -116,8 +116,7 @@ func (o *options) setup(c *Case, root string, plain bool) cluster.Setup {
 	}
 	setup.Adjust = func(so *slurmtest.Options) {
 		so.Root = root
-		// A job that is put back may start again soon; without that after two minutes.
-		so.Extra = append(so.Extra, "AuthInfo=socket=DIR/munge/socket,cred_expire=10")
+		so.Extra = append(so.Extra, slurmtest.SoonAgain)
 		c.options(so)
 		if plain && c.Plugins != "" {
 			so.JobSubmit = strings.Trim(strings.ReplaceAll(c.Plugins, "lua", ""), ",")

@@ -82,6 +82,10 @@ type Options struct {
 	Prepare func(c *Cluster) error
 }
 
+// SoonAgain is a line for Options.Extra: before 25.11 a job that is put back begins when its credential has expired, by
+// default after two minutes.
+const SoonAgain = "AuthInfo=socket=DIR/munge/socket,cred_expire=10"
+
 // Cluster is a running private Slurm. Its methods may be called by several goroutines at once.
 type Cluster struct {
 	Dir     string

@@ -6,13 +6,17 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
+
+// soonAgain has jobs that are put back start again soon.
+func soonAgain(o *slurmtest.Options) { o.Extra = append(o.Extra, slurmtest.SoonAgain) }
 
 // Two jobs take far more GPU memory than is known of what they say they are. The one that fails for it runs once more,
 // alone, as its owner asks, and completes; AdminComment says why. The same pair doesn't meet again.
 func TestFailedBesideOthers(t *testing.T) {
 	t.Parallel()
-	r := newWorld(t, cluster.Setup{Policy: "dqn"})
+	r := newWorld(t, cluster.Setup{Policy: "dqn", Adjust: soonAgain})
 	pair := func() []string {
 		return r.atOnce(2, func(int) string { return r.run("gromacs", ",share:retry", "vgg11") })
 	}

@@ -11,7 +11,7 @@ import (
 // more than predicted: it takes 110 s there, and 5 s when it is run once more. It returns the job.
 func slowed(t *testing.T, settings string, args ...string) (r *world, id string) {
 	t.Helper()
-	r = newWorld(t, cluster.Setup{Scale: 4, Settings: []string{settings}})
+	r = newWorld(t, cluster.Setup{Scale: 4, Settings: []string{settings}, Adjust: soonAgain})
 	request := []string{"--gres=gpu:shared", "--requeue", "--comment=app=alexnet", "--time=1"}
 	var other string
 	r.unseen(func() {

@@ -12,7 +12,7 @@ func TestPreemption(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{Options: slurmtest.Options{Extra: []string{
 		"PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "SchedulerParameters=requeue_delay=1",
-		"PartitionName=urgent Nodes=n1 PriorityTier=10 PreemptMode=OFF State=UP",
+		slurmtest.SoonAgain, "PartitionName=urgent Nodes=n1 PriorityTier=10 PreemptMode=OFF State=UP",
 	}}})
 	var low, high string
 	r.unseen(func() {
@@ -20,7 +20,7 @@ func TestPreemption(t *testing.T) {
 			r.submit(ann, small, 4, "--time=3", "--partition=urgent")
 	})
 	r.reach("COMPLETED", high)
-	r.reach("COMPLETED", low) // a requeued job begins after two minutes before 25.11
+	r.reach("COMPLETED", low)
 	if a, b := r.span(low), r.span(high); a[0].Before(b[1]) && b[0].Before(a[1]) {
 		t.Errorf("they ran side by side: %v, %v", a, b)
 	}
@@ -42,7 +42,7 @@ func TestPreemptionByQOS(t *testing.T) {
 	o.Accounting = true
 	o.Extra = []string{
 		"AccountingStorageEnforce=associations,limits,qos", "AccountingStorageTRES=gres/gpu,gres/mps",
-		"PreemptType=preempt/qos", "PreemptMode=REQUEUE", "SchedulerParameters=requeue_delay=1",
+		"PreemptType=preempt/qos", "PreemptMode=REQUEUE", "SchedulerParameters=requeue_delay=1", slurmtest.SoonAgain,
 	}
 	r := newRig(t, o)
 	r.account("add", "qos", "filler", "fill")
@@ -67,5 +67,5 @@ func TestPreemptionByQOS(t *testing.T) {
 			t.Errorf("filler %s is %s, restarted %s times: it wasn't preempted", id, f["JobState"], f["Restarts"])
 		}
 	}
-	r.reach("COMPLETED", fillers...) // a requeued job begins after two minutes before 25.11
+	r.reach("COMPLETED", fillers...)
 }

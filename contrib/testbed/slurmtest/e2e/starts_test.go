@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
@@ -26,25 +27,29 @@ echo job=$SLURM_JOB_ID pipe=${CUDA_MPS_PIPE_DIRECTORY:-none} percent=${CUDA_MPS_
 	of=${SLURMBRIDGE_MPS_JOB:-none} frameworks=${TF_FORCE_GPU_ALLOW_GROWTH:-none} \
 	$(scontrol -d show job "${SLURM_ARRAY_TASK_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}" |
 		grep -o ' GRES=[^ ]*') >OUT/$1
-sleep 1
+case $1 in *[01]) sleep 1 ;; esac # beside its twin
 `
 
+// await is a program that waits until another process has seen: await NAME.
+const await = "#!/bin/sh\nuntil test -e OUT/$1; do sleep 0.1; done\n"
+
 // starts are ways in which a user starts processes on a GPU: a shell's words in which REQUEST are the options that ask
-// for a part of a GPU. A name ends in the number of the process where a way has several. SEE NAME is the program.
+// for a part of a GPU. A name ends in the number of the process where a way has two. SEE NAME and AWAIT NAME are the
+// programs; sbatch --wait would look after 2 s, 10 s and 42 s.
 var starts = map[string]string{
-	"a batch script":                     `sbatch --wait REQUEST --wrap 'SEE batch'`,
-	"tasks of an array":                  `sbatch --wait --array=0-1 REQUEST --wrap 'SEE array$SLURM_ARRAY_TASK_ID'`,
+	"a batch script":                     `sbatch REQUEST --wrap 'SEE batch'`,
+	"tasks of an array":                  `sbatch --array=0-1 REQUEST --wrap 'SEE array$SLURM_ARRAY_TASK_ID'`,
 	"srun":                               `srun REQUEST SEE srun`,
 	"two tasks of an srun":               `srun REQUEST -n2 sh -c 'SEE task$SLURM_PROCID'`,
-	"srun in a batch script":             `sbatch --wait REQUEST --wrap 'srun SEE step'`,
-	"steps side by side":                 `sbatch --wait REQUEST --wrap 'for i in 0 1; do srun --overlap SEE beside$i & done; wait'`,
+	"srun in a batch script":             `sbatch REQUEST --wrap 'srun SEE step'`,
+	"steps side by side":                 `sbatch REQUEST --wrap 'for i in 0 1; do srun --overlap SEE beside$i & done; wait'`,
 	"srun in salloc":                     `salloc REQUEST srun SEE allocated`,
 	"the shell of salloc":                `salloc REQUEST srun --interactive --preserve-env SEE interactive`,
 	"srun in the shell of salloc":        `salloc REQUEST srun --interactive --preserve-env srun --overlap SEE within`,
 	"srun into a job that runs":          `salloc REQUEST sh -c 'env -u SLURM_JOB_ID srun --jobid=$SLURM_JOB_ID --overlap SEE into'`,
-	"salloc in a batch script":           `sbatch --wait REQUEST --wrap 'salloc REQUEST srun SEE nested'`,
-	"a batch script from a step":         `srun REQUEST sbatch --wait REQUEST --wrap 'SEE from'`,
-	"a batch script from a batch script": `sbatch --wait REQUEST --wrap 'sbatch --wait REQUEST --wrap "SEE chained"'`,
+	"salloc in a batch script":           `sbatch REQUEST --wrap 'salloc REQUEST srun SEE nested'`,
+	"a batch script from a step":         `srun REQUEST sh -c 'sbatch REQUEST --wrap "SEE from" && AWAIT from'`,
+	"a batch script from a batch script": `sbatch REQUEST --wrap 'sbatch REQUEST --wrap "SEE chained" && AWAIT chained'`,
 }
 
 var way = regexp.MustCompile(`SEE ([a-z]+)(\S?)`)
@@ -54,23 +59,37 @@ var way = regexp.MustCompile(`SEE ([a-z]+)(\S?)`)
 // what CUDA is to be told of the GPU with this number.
 func (c *cards) waysToStart(request, limit string, devices func(gpu string) string, ways ...string) {
 	c.t.Helper()
-	must.OK(c.t, os.WriteFile(c.Path("out", "see"), []byte(strings.ReplaceAll(see, "OUT", c.Path("out"))), 0o755))
+	for name, program := range map[string]string{"see": see, "await": await} {
+		must.OK(c.t, os.WriteFile(c.Path("out", name), []byte(strings.ReplaceAll(program, "OUT", c.Path("out"))), 0o755))
+	}
+	words := strings.NewReplacer("REQUEST", request+" --time=5 --mem=100", "SEE", c.Path("out", "see"),
+		"AWAIT", c.Path("out", "await"))
 	for _, name := range ways {
 		c.t.Run(name, func(t *testing.T) {
-			start := c.asks(request, starts[name])
-			said, err := c.RunAs(t.Context(), ann, "/bin/sh", "-c", start)
-			if err != nil {
-				jobs, _ := exec.Command("sh", "-c", "cat "+c.Path("out", "slurm-*.out")).CombinedOutput()
-				t.Fatalf("%.500v; its jobs say %.500s", err, jobs)
+			m := way.FindStringSubmatch(starts[name])
+			of, files := m[1], []string{m[1]}
+			if m[2] == "$" {
+				files = []string{of + "0", of + "1"}
 			}
-			found := 0
-			for _, file := range []string{"", "0", "1"} {
-				of := way.FindStringSubmatch(starts[name])[1]
-				text, err := os.ReadFile(c.Path("out", of+file))
+			for _, file := range files {
+				_ = os.Remove(c.Path("out", file)) // what it saw under other circumstances
+			}
+			before := c.jobsOf(ann)
+			said, err := c.RunAs(t.Context(), ann, "/bin/sh", "-c", words.Replace(starts[name]))
+			states := map[string]string{}
+			if err != nil || !c.Wait(t.Context(), time.Minute, func() bool {
+				states = c.jobsOf(ann)
+				maps.DeleteFunc(states, func(id, state string) bool { return before[id] != "" || state == "COMPLETED" })
+				return len(states) == 0
+			}) {
+				jobs, _ := exec.Command("sh", "-c", "cat "+c.Path("out", "slurm-*.out")).CombinedOutput()
+				t.Fatalf("%.500v; its jobs are %v and say %.500s", err, states, jobs)
+			}
+			for _, file := range files {
+				text, err := os.ReadFile(c.Path("out", file))
 				if err != nil {
-					continue
+					t.Fatalf("%s saw nothing: %v: %s", file, err, said)
 				}
-				found++
 				saw := map[string]string{}
 				for _, word := range strings.Fields(string(text)) {
 					key, value, _ := strings.Cut(word, "=")
@@ -82,16 +101,21 @@ func (c *cards) waysToStart(request, limit string, devices func(gpu string) stri
 					"job": saw["job"], "pipe": c.Path("node", "mps", "gpu"+gpu, "pipe"), "percent": "100",
 					"limit": cmp.Or(limit, "none"), "devices": devices(gpu), "of": saw["job"], "frameworks": "true",
 				}
-				must.Equal(t, saw, want, "what %s%s sees", of, file)
+				must.Equal(t, saw, want, "what %s sees", file)
 			}
-			must.Equal(t, found > 0, true, "what %s saw: %s", name, said)
 		})
 	}
 }
 
-// asks makes a shell's words of a way to start.
-func (c *cards) asks(request, start string) string {
-	return strings.NewReplacer("REQUEST", request+" --time=5 --mem=100", "SEE", c.Path("out", "see")).Replace(start)
+// jobsOf are the states of a user's jobs, by number.
+func (c *cards) jobsOf(user string) map[string]string {
+	out := map[string]string{}
+	for _, f := range must.Get(c.Jobs(c.t.Context()))(c.t) {
+		if strings.HasPrefix(f["UserId"], user+"(") {
+			out[f["JobId"]] = f["JobState"]
+		}
+	}
+	return out
 }
 
 var indexOf = regexp.MustCompile(`IDX:(\d+)|\(((?:\d+/\d+,?)+)\)`)
@@ -204,7 +228,7 @@ func plugin(t *testing.T, c *slurmtest.Cluster, source string) error {
 func TestStartsInAContainer(t *testing.T) {
 	t.Parallel()
 	const ours, theirs = "optional DIR/slurmbridge.so DIR/bin/of-node\n", "required DIR/container.so DIR/bin "
-	for name, n := range map[string]struct {
+	cases := map[string]struct {
 		stack      string // plugstack.conf
 		taskProlog bool
 		runs, mps  bool
@@ -216,54 +240,75 @@ func TestStartsInAContainer(t *testing.T) {
 		"plugin behind, entered as root":  {theirs + "root\n" + ours, false, true, false},
 		"plugin that isn't there":         {"optional DIR/gone.so\n" + theirs + "user\n", false, true, false},
 		"plugin that is of another Slurm": {"optional DIR/other.so\n" + theirs + "user\n", false, true, false},
-	} {
-		t.Run(name, func(t *testing.T) {
+	}
+	for _, taskProlog := range []bool{true, false} {
+		t.Run(fmt.Sprint("TaskProlog ", taskProlog), func(t *testing.T) {
 			t.Parallel()
-			c := newCards(t, cluster.Setup{Adjust: func(o *slurmtest.Options) {
-				o.Files = map[string]string{"plugstack.conf": n.stack}
-				prepare := o.Prepare
-				o.Prepare = func(c *slurmtest.Cluster) error {
-					if err := prepare(c); err != nil {
-						return err
-					}
-					// TaskProlog is told its node's name, which chooses the settings of this test's node.
-					hook := fmt.Sprintf("#!/bin/sh\ngrep -E '^(Uid|Gid|Cap(Inh|Prm|Eff|Amb)):' /proc/self/status >%s\n"+
-						"SLURMD_NODENAME=n1 exec %s\n", c.Path("out", "rights"), c.Options.TaskProlog)
-					if !n.taskProlog {
-						c.Options.TaskProlog = ""
-					}
-					text, err := os.ReadFile("../../../spank/slurmbridge.c")
-					other := strings.Replace(string(text), "SPANK_PLUGIN(", "#undef SLURM_VERSION_NUMBER\n"+
-						"#define SLURM_VERSION_NUMBER 0x150800\nSPANK_PLUGIN(", 1)
-					for file, text := range map[string]string{
-						"container.c": container, "other.c": other, "slurmbridge.c": string(text), "bin/of-node": hook,
-					} {
-						err = errors.Join(err, os.WriteFile(c.Path(file), []byte(text), 0o755))
-					}
-					return errors.Join(err, plugin(t, c, c.Path("container.c")), plugin(t, c, c.Path("slurmbridge.c")),
-						plugin(t, c, c.Path("other.c")))
+			c := newCards(t, cluster.Setup{Adjust: func(o *slurmtest.Options) { containers(t, o, taskProlog) }})
+			// Each step, and each command that starts one, reads plugstack.conf.
+			for name, n := range cases {
+				if n.taskProlog != taskProlog {
+					continue
 				}
-			}})
-			if n.mps {
-				c.waysToStart("--gres=mps:50", "", func(string) string { return "0" }, "a batch script", "srun",
-					"the shell of salloc")
-				// The plugin is root's; what it runs has the rights of the job's user alone.
-				rights := strings.Fields(string(must.Get(os.ReadFile(c.Path("out", "rights")))(t)))
-				user := must.Get(slurmtest.IDs(ann))(t)
-				uid, gid, none := fmt.Sprint(user.Uid), fmt.Sprint(user.Gid), "0000000000000000"
-				must.Equal(t, rights, []string{
-					"Uid:", uid, uid, uid, uid, "Gid:", gid, gid, gid, gid, "CapInh:", none,
-					"CapPrm:", none, "CapEff:", none, "CapAmb:", none,
+				t.Run(name, func(t *testing.T) {
+					c.t = t
+					stack := strings.ReplaceAll(n.stack, "DIR", c.Dir)
+					must.OK(t, os.WriteFile(c.Path("plugstack.conf"), []byte(stack), 0o644))
+					c.startsInAContainer(n.runs, n.mps)
 				})
-				return
 			}
-			said, err := c.RunAs(t.Context(), ann, "srun", "--gres=mps:50", "--mem=100", "sh", "-c",
-				"echo pipe=${CUDA_MPS_PIPE_DIRECTORY:-none}")
-			must.Equal(t, err == nil, n.runs, "it runs: %s %v", said, err)
-			must.Equal(t, strings.Contains(said, "pipe=none"), n.runs, said)
-			_, err = c.RunAs(t.Context(), ann, "srun", "--mem=100", "true")
-			must.Equal(t, err == nil, n.runs, "a job without a GPU runs: %v", err)
-			c.inService()
 		})
 	}
+}
+
+// containers has a cluster's tasks run in containers; taskProlog: with the task prolog, too.
+func containers(t *testing.T, o *slurmtest.Options, taskProlog bool) {
+	prepare := o.Prepare
+	o.Prepare = func(c *slurmtest.Cluster) error {
+		if err := prepare(c); err != nil {
+			return err
+		}
+		// TaskProlog is told its node's name, which chooses the settings of this test's node.
+		hook := fmt.Sprintf("#!/bin/sh\ngrep -E '^(Uid|Gid|Cap(Inh|Prm|Eff|Amb)):' /proc/self/status >%s\n"+
+			"SLURMD_NODENAME=n1 exec %s\n", c.Path("out", "rights"), c.Options.TaskProlog)
+		if !taskProlog {
+			c.Options.TaskProlog = ""
+		}
+		text, err := os.ReadFile("../../../spank/slurmbridge.c")
+		other := strings.Replace(string(text), "SPANK_PLUGIN(", "#undef SLURM_VERSION_NUMBER\n"+
+			"#define SLURM_VERSION_NUMBER 0x150800\nSPANK_PLUGIN(", 1)
+		for file, text := range map[string]string{
+			"container.c": container, "other.c": other, "slurmbridge.c": string(text), "bin/of-node": hook,
+		} {
+			err = errors.Join(err, os.WriteFile(c.Path(file), []byte(text), 0o755))
+		}
+		return errors.Join(err, plugin(t, c, c.Path("container.c")), plugin(t, c, c.Path("slurmbridge.c")),
+			plugin(t, c, c.Path("other.c")))
+	}
+}
+
+// startsInAContainer checks whether tasks run, and whether they see what other tasks of sharers do.
+func (c *cards) startsInAContainer(runs, mps bool) {
+	t := c.t
+	if mps {
+		_ = os.Remove(c.Path("out", "rights"))
+		c.waysToStart("--gres=mps:50", "", func(string) string { return "0" }, "a batch script", "srun",
+			"the shell of salloc")
+		// The plugin is root's; what it runs has the rights of the job's user alone.
+		rights := strings.Fields(string(must.Get(os.ReadFile(c.Path("out", "rights")))(t)))
+		user := must.Get(slurmtest.IDs(ann))(t)
+		uid, gid, none := fmt.Sprint(user.Uid), fmt.Sprint(user.Gid), "0000000000000000"
+		must.Equal(t, rights, []string{
+			"Uid:", uid, uid, uid, uid, "Gid:", gid, gid, gid, gid, "CapInh:", none,
+			"CapPrm:", none, "CapEff:", none, "CapAmb:", none,
+		})
+		return
+	}
+	said, err := c.RunAs(t.Context(), ann, "srun", "--gres=mps:50", "--mem=100", "sh", "-c",
+		"echo pipe=${CUDA_MPS_PIPE_DIRECTORY:-none}")
+	must.Equal(t, err == nil, runs, "it runs: %s %v", said, err)
+	must.Equal(t, strings.Contains(said, "pipe=none"), runs, said)
+	_, err = c.RunAs(t.Context(), ann, "srun", "--mem=100", "true")
+	must.Equal(t, err == nil, runs, "a job without a GPU runs: %v", err)
+	c.inService()
 }
