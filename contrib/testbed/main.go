@@ -21,7 +21,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/compare"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/drawn"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/flow"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/play"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
@@ -55,6 +54,6 @@ func root() *cobra.Command {
 	}
 	c.PersistentFlags().StringVar(&base.Build, "build", "build", "where make build put the programs")
 	c.PersistentFlags().StringVar(&base.Lua, "lua", "contrib/job_submit.lua", "the job_submit script")
-	c.AddCommand(compare.Demo(base), compare.Command(base), flow.Command(base), drawn.Command(base), play.Command(base))
+	c.AddCommand(compare.Demo(base), compare.Command(base), compare.Flow(base), drawn.Command(base), play.Command(base))
 	return c
 }

@@ -175,7 +175,7 @@ func failures(cells []*cell) error {
 		switch {
 		case c.err != nil:
 			errs = append(errs, fmt.Errorf("%s: %w", c, c.err))
-		case !c.variant.mayFail && c.figures.JobsFailed > 0:
+		case c.figures != nil && !c.variant.mayFail && c.figures.JobsFailed > 0:
 			errs = append(errs, fmt.Errorf("%s: %d jobs failed", c, c.figures.JobsFailed))
 		}
 	}

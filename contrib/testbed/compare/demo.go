@@ -56,7 +56,7 @@ func Demo(base *cluster.Setup) *cobra.Command {
 				return err
 			}
 			cells[0].title, cells[1].title = "whole GPUs", "bridged"
-			cells[0].loose, cells[1].loose = true, true
+			cells[0].work.Hold, cells[1].work.Hold = false, false // jobs start before the last one is there
 			s := &cells[1].setup
 			s.Cold, s.Settings = cold, []string{"objective: " + by}
 			return o.demo(c.Context(), cells, policy.Objective(by), file)

@@ -1,15 +1,9 @@
-// Package flow measures how fast GPUs are filled and followed: the same jobs on plain Slurm, a
-// whole GPU each, and with the bridge, three on a GPU, on private real Slurms with the default
-// scheduler settings, for several shapes of one cluster.
-//
-// A job sleeps: nothing is computed, and what is seen is how long Slurm and the bridge leave GPUs
-// idle. All jobs are there before the first may start. Times are divided by the ideal: all work ÷
-// (GPUs × jobs on each). Plain Slurm and the bridge run side by side, under the same load.
-package flow
+package compare
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -17,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
@@ -31,31 +24,33 @@ const (
 	slowest          = 15 * time.Minute // ends a run that doesn't come to its end
 )
 
-type options struct {
-	base   *cluster.Setup
-	shapes []string
-	seeds  []uint
-	jobs   int
-	json   string
-}
-
 // shape is a cluster's: nodes × GPUs on each.
 type shape struct{ nodes, gpus int }
 
-// Command is `testbed flow`.
-func Command(base *cluster.Setup) *cobra.Command {
-	o := options{base: base}
+// Flow is `testbed flow`: how fast GPUs are filled and followed. The same jobs run on plain Slurm, a whole GPU each, and
+// with the bridge, three on a GPU, with the default scheduler settings, for several shapes of one cluster.
+//
+// A job sleeps: nothing is computed, and what is seen is how long Slurm and the bridge leave GPUs idle. All jobs are
+// there before the first may start. Times are divided by the ideal: all work ÷ (GPUs × jobs on each). Plain Slurm and
+// the bridge run side by side, under the same load.
+func Flow(base *cluster.Setup) *cobra.Command {
+	o := options{base: base, scale: 1, parallel: 2, limit: slowest}
+	var shapes []string
+	var seeds []uint
+	var file string
 	c := &cobra.Command{
 		Use: "flow", Short: "How fast GPUs are filled and followed, plain Slurm and the bridge", Args: cobra.NoArgs,
 		Example: "  make flow                                        half an hour\n  make flow ARGS='--shapes 5x8 --seeds " +
 			"1 --jobs 120'",
-		RunE: func(c *cobra.Command, _ []string) error { return flow(c, &o) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return o.flow(c.Context(), c.OutOrStdout(), shapes, seeds, file)
+		},
 	}
 	f := c.Flags()
-	f.StringSliceVar(&o.shapes, "shapes", []string{"40x1", "10x4", "5x8"}, "nodes x GPUs a node")
-	f.UintSliceVar(&o.seeds, "seeds", []uint{1, 2, 3}, "of the jobs' lengths")
+	f.StringSliceVar(&shapes, "shapes", []string{"40x1", "10x4", "5x8"}, "nodes x GPUs a node")
+	f.UintSliceVar(&seeds, "seeds", []uint{1, 2, 3}, "of the jobs' lengths")
 	f.IntVar(&o.jobs, "jobs", 240, "how many")
-	f.StringVar(&o.json, "json", "build/flow.json", "write all figures to `FILE`")
+	f.StringVar(&file, "json", "build/flow.json", "write all figures to `FILE`")
 	return c
 }
 
@@ -73,8 +68,8 @@ func (p pace) String() string {
 	return fmt.Sprintf("%.2f of the ideal (fills in %.1f s, follows in %.1f s)", p.Taken, p.FillS, p.FollowS)
 }
 
-// drawn are the figures of one shape and seed.
-type drawn struct {
+// paces are the figures of one shape and seed.
+type paces struct {
 	Shape  string `json:"shape"`
 	Seed   uint   `json:"seed"`
 	Plain  pace   `json:"plain"`
@@ -83,40 +78,39 @@ type drawn struct {
 	WrongGPU int `json:"wrong_gpu"`
 }
 
-// flow runs everything.
-func flow(c *cobra.Command, o *options) error {
-	shapes := make([]shape, len(o.shapes))
-	for i, word := range o.shapes {
+// flow runs each shape with each seed.
+func (o *options) flow(ctx context.Context, out io.Writer, names []string, seeds []uint, file string) error {
+	shapes := make([]shape, len(names))
+	for i, word := range names {
 		s := &shapes[i]
 		if n, _ := fmt.Sscanf(word, "%dx%d", &s.nodes, &s.gpus); n != 2 || s.nodes < 1 || s.gpus < 1 {
 			return fmt.Errorf("--shapes: %q is not NODESxGPUS", word)
 		}
 	}
-	out := c.OutOrStdout()
 	t := cluster.Table(out, "nodes x GPUs", "plain ÷ ideal", "bridge ÷ ideal", "plain fills, s", "bridge fills, s",
 		"plain follows, s", "bridge follows, s", "wrong GPU")
-	var all []drawn
+	var all []*paces
 	for i, s := range shapes {
-		for _, seed := range o.seeds {
-			d := drawn{Shape: o.shapes[i], Seed: seed}
-			if err := d.both(c.Context(), o, s); err != nil {
-				return fmt.Errorf("%s, seed %d: %w", d.Shape, seed, err)
+		for _, seed := range seeds {
+			p := &paces{Shape: names[i], Seed: seed}
+			cells := o.pair(p, s)
+			compare(ctx, o, cells, newBoard(cluster.NewLine(30*time.Second), cells))
+			if err := failures(cells); err != nil {
+				return err
 			}
-			all = append(all, d)
-			fmt.Fprintf(out, "%-5s seed %d  plain %v, bridge %v, %d on a wrong GPU\n", d.Shape, seed, d.Plain, d.Bridge,
-				d.WrongGPU)
-			if err := cluster.WriteJSON(o.json, all); err != nil {
+			all = append(all, p)
+			if err := cluster.WriteJSON(file, all); err != nil {
 				return err
 			}
 		}
-		t.AppendRow(row(o.shapes[i], all[len(all)-len(o.seeds):]))
+		t.AppendRow(row(names[i], all[len(all)-len(seeds):]))
 	}
 	t.Render()
 	return nil
 }
 
 // row is a shape's row of the table: means of its seeds, but how many were on a wrong GPU in all.
-func row(shape string, seeds []drawn) []any {
+func row(shape string, seeds []*paces) []any {
 	var means [6]float64
 	wrong := 0
 	for _, d := range seeds {
@@ -134,59 +128,63 @@ func row(shape string, seeds []drawn) []any {
 	return append(out, wrong)
 }
 
-// both runs the same jobs on plain Slurm and with the bridge.
-func (d *drawn) both(ctx context.Context, o *options, s shape) error {
-	rnd := rand.New(rand.NewPCG(uint64(d.Seed), 0)) //nolint:gosec // repeatable, not secret
-	names, work := make([]string, o.jobs), 0
-	for i := range names {
+// pair are the same jobs on plain Slurm and with the bridge, whose figures go to p.
+func (o *options) pair(p *paces, s shape) []*cell {
+	rnd := rand.New(rand.NewPCG(uint64(p.Seed), 0)) //nolint:gosec // repeatable, not secret
+	apps, work := make([]string, o.jobs), 0
+	for i := range apps {
 		length := shortest + rnd.IntN(longer+1)
-		names[i] = app(length)
+		apps[i] = sleeper(length)
 		work += length
 	}
+	name := fmt.Sprintf("%s, seed %d", p.Shape, p.Seed)
 	ideal := float64(work) / float64(s.nodes*s.gpus)
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) { d.Plain, _, err = run(ctx, o, s, names, ideal, false); return err })
-	g.Go(func() (err error) { d.Bridge, d.WrongGPU, err = run(ctx, o, s, names, ideal, true); return err })
-	return g.Wait()
+	plain := o.sleepers(name, apps, variant{name: "plain", gres: "gpu:1"}, s)
+	plain.judge = func(r *cluster.Ran) error { return p.Plain.judge(plain, r, s, ideal, 1) }
+	bridge := o.sleepers(name, apps, variant{name: "bridge", gres: "gpu:shared", policy: "greedy"}, s)
+	bridge.judge = func(r *cluster.Ran) error {
+		p.WrongGPU = r.Bridge.Misplaced
+		return p.Bridge.judge(bridge, r, s, ideal, together)
+	}
+	return []*cell{plain, bridge}
 }
 
-// app is an application that sleeps for so many s.
-func app(s int) string { return fmt.Sprint("sleep", s) }
+// sleeper is an application that sleeps for so many s.
+func sleeper(s int) string { return fmt.Sprint("sleep", s) }
 
-// run runs the jobs on a cluster of their own. ideal is how long they take with one on each GPU at any time, s.
-func run(ctx context.Context, o *options, s shape, names []string, ideal float64, bridged bool) (pace, int, error) {
+// sleepers is a cell with applications that sleep, on a cluster of a shape.
+func (o *options) sleepers(name string, apps []string, v variant, s shape) *cell {
 	setup := *o.base
-	setup.Scale, setup.Bare, setup.Sharing, setup.NodeGPUs, setup.Lease = 1, true, "shard",
-		slices.Repeat([]int{s.gpus}, s.nodes), 3*time.Minute
+	setup.Scale, setup.Bare, setup.Sharing, setup.Lease = o.scale, true, "shard", 3*time.Minute
+	setup.NodeGPUs, setup.Policy = slices.Repeat([]int{s.gpus}, s.nodes), v.policy
 	setup.Adjust = func(so *slurmtest.Options) { so.Scheduler, so.CPUs = "", max(4, 4*s.gpus) }
-	gres, jobs := "gpu:1", 1
-	if bridged {
-		setup.Policy, gres, jobs = "greedy", "gpu:shared", together
-		setup.Settings = []string{"leave_room: no", fmt.Sprintf("max_group: %d", together)}
-		for d := shortest; d <= shortest+longer; d++ {
-			setup.Profiles = append(setup.Profiles, &rlcore.Profile{
-				App: app(d), DurationS: float64(d), PeriodS: float64(d),
-				Series: []rlcore.Use{{GPU: 0.1, Core: 0.1, MemMiB: memMiB}},
-			})
-		}
+	setup.Settings = []string{"leave_room: no", fmt.Sprintf("max_group: %d", together)}
+	for d := shortest; d <= shortest+longer; d++ {
+		setup.Profiles = append(setup.Profiles, &rlcore.Profile{
+			App: sleeper(d), DurationS: float64(d), PeriodS: float64(d),
+			Series: []rlcore.Use{{GPU: 0.1, Core: 0.1, MemMiB: memMiB}},
+		})
 	}
-	r, err := cluster.Run(ctx, setup, cluster.Work{
-		Apps: names, Gres: gres, Args: []string{"--time=3"}, Hold: true, Limit: slowest,
-		Command: func(app string) string { return "sleep " + strings.TrimPrefix(app, "sleep") },
-	})
-	if err != nil {
-		return pace{}, 0, err
+	return &cell{
+		workload: workload{name: name, apps: apps}, variant: v, setup: setup,
+		work: cluster.Work{
+			Apps: apps, Gres: v.gres, Args: []string{"--time=3"}, Hold: true,
+			Command: func(app string) string { return "sleep " + strings.TrimPrefix(app, "sleep") },
+		},
 	}
+}
+
+// judge reads how fast a cell's jobs ran, so many on a GPU. ideal is how long they take with one on each GPU at any
+// time, s.
+func (p *pace) judge(c *cell, r *cluster.Ran, s shape, ideal float64, jobs int) error {
 	for i := range r.Jobs {
 		if r.Jobs[i].Ended.IsZero() {
-			return pace{}, 0, fmt.Errorf("job %s has not run to its end", r.Jobs[i].ID)
+			return fmt.Errorf("job %s has not run to its end", r.Jobs[i].ID)
 		}
 	}
-	wrong := 0
-	if bridged {
-		wrong = r.Bridge.Misplaced
-	}
-	return pace{takenS(r) / ideal * float64(jobs), fillS(r, s, jobs), followS(r)}, wrong, nil
+	*p = pace{takenS(r) / ideal * float64(jobs), fillS(r, s, jobs), followS(r)}
+	c.says = p.String()
+	return nil
 }
 
 // takenS is how long all took, s.

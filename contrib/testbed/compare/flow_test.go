@@ -1,4 +1,4 @@
-package flow
+package compare
 
 import (
 	"testing"
@@ -8,16 +8,16 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
-// ran is a job that ran on a GPU from when to when, s.
-func ran(node, gpu string, atS, endS float64) cluster.Job {
+// ranOn is a job that ran on a GPU from when to when, s.
+func ranOn(node, gpu string, atS, endS float64) cluster.Job {
 	at := func(s float64) time.Time { return time.Unix(0, int64(1e9*s)) }
 	return cluster.Job{Node: node, GPU: gpu, Began: at(atS), Ended: at(endS)}
 }
 
 func TestFillS(t *testing.T) {
 	r := &cluster.Ran{Began: time.Unix(0, 0), Jobs: []cluster.Job{
-		ran("n1", "0", 1, 8), ran("n1", "1", 2, 8), ran("n1", "0", 4, 8), ran("n1", "1", 3, 8),
-		ran("n2", "0", 5, 8), ran("n2", "1", 6, 8), ran("n2", "1", 7, 100),
+		ranOn("n1", "0", 1, 8), ranOn("n1", "1", 2, 8), ranOn("n1", "0", 4, 8), ranOn("n1", "1", 3, 8),
+		ranOn("n2", "0", 5, 8), ranOn("n2", "1", 6, 8), ranOn("n2", "1", 7, 100),
 	}}
 	for _, c := range []struct {
 		s    shape
@@ -37,7 +37,7 @@ func TestFillS(t *testing.T) {
 
 func TestFollowS(t *testing.T) {
 	r := &cluster.Ran{Jobs: []cluster.Job{
-		ran("n1", "0", 2, 8), ran("n1", "1", 2, 30), ran("n1", "0", 10.5, 20), ran("n1", "1", 30.25, 40),
+		ranOn("n1", "0", 2, 8), ranOn("n1", "1", 2, 30), ranOn("n1", "0", 10.5, 20), ranOn("n1", "1", 30.25, 40),
 	}}
 	if got := followS(r); got != 0.25 { // 2.5 and 0.25, the first two follow nothing
 		t.Error(got)
@@ -46,10 +46,12 @@ func TestFollowS(t *testing.T) {
 
 // Jobs that only sleep run on plain Slurm, where none of our programs is.
 func TestPlainSlurm(t *testing.T) {
-	base := &cluster.Setup{Build: "../../../build"}
-	cluster.Require(t, base.Build)
+	o := testOptions(t)
 	t.Parallel()
-	p, _, err := run(t.Context(), &options{base: base}, shape{1, 1}, []string{app(0), app(0)}, 1, false)
-	must.OK(t, err)
-	must.Equal(t, p.Taken > 0 && p.FollowS > 0, true, p)
+	o.scale, o.jobs = 1, 2
+	p := &paces{}
+	plain := o.pair(p, shape{1, 1})[0]
+	plain.work.Command = func(string) string { return "sleep 0" }
+	play(t, o, plain)
+	must.Equal(t, p.Plain.Taken > 0 && p.Plain.FollowS > 0, true, p)
 }

@@ -41,12 +41,14 @@ type cell struct {
 	workload
 	variant variant
 	setup   cluster.Setup
-	title   string // "" = workload and variant
-	loose   bool   // jobs may start before the last one is there
+	work    cluster.Work
+	title   string                   // "" = workload and variant
+	judge   func(*cluster.Ran) error // reads what came of it
 
 	ended   int // jobs so far
 	over    bool
-	figures *figures         // nil: it failed
+	says    string           // what came of it, in short
+	figures *figures         // nil: it failed, or is judged by others
 	bridge  *cluster.Bridged // nil without a bridge
 	err     error
 }
@@ -87,7 +89,33 @@ func (o *options) cell(w workload, v variant) *cell {
 		}
 	}
 	s.Adjust = func(so *slurmtest.Options) { so.Root = o.root }
-	return &cell{workload: w, variant: v, setup: s}
+	c := &cell{
+		workload: w, variant: v, setup: s, work: cluster.Work{Apps: w.apps, Gres: v.gres, At: w.at, Hold: w.at == nil},
+	}
+	c.judge = func(ran *cluster.Ran) error { return c.sum(ran, o) }
+	return c
+}
+
+// sum makes the cell's figures.
+func (c *cell) sum(ran *cluster.Ran, o *options) error {
+	f, err := sum(ran, o.scale)
+	if err != nil {
+		return err
+	}
+	by := objective(c.name)
+	f.Seed = c.seed
+	if c.bridge = ran.Bridge; c.bridge != nil {
+		f.Objective = by
+	}
+	if c.at != nil {
+		f.Load = o.load
+	}
+	c.figures = f
+	c.says = fmt.Sprintf("%s %5.0f s", by, f.of(by))
+	if f.JobsFailed > 0 {
+		c.says += fmt.Sprintf(", %d failed", f.JobsFailed)
+	}
+	return nil
 }
 
 // longestFirst orders cells so that no long one begins late: whole GPUs first, because jobs run one
@@ -113,7 +141,7 @@ func compare(ctx context.Context, o *options, cells []*cell, b *board) {
 	all.SetLimit(o.parallel)
 	for _, c := range longestFirst(cells) {
 		all.Go(func() error {
-			c.figures, c.err = c.measure(ctx, o, b, starting)
+			c.err = c.measure(ctx, o, b, starting)
 			b.over(c)
 			return nil
 		})
@@ -122,45 +150,32 @@ func compare(ctx context.Context, o *options, cells []*cell, b *board) {
 }
 
 // measure runs the cell on a cluster of its own.
-func (c *cell) measure(
-	ctx context.Context, o *options, b *board, starting *semaphore.Weighted,
-) (f *figures, err error) {
+func (c *cell) measure(ctx context.Context, o *options, b *board, starting *semaphore.Weighted) error {
 	if err := starting.Acquire(ctx, 1); err != nil {
-		return nil, err
+		return err
 	}
 	started := sync.OnceFunc(func() { starting.Release(1) })
 	defer started()
-	limit := o.limit
-	if limit == 0 {
+	w := c.work
+	w.Limit = o.limit
+	if w.Limit == 0 {
 		// Alone one after the other, and ten times Slurm's usual pause.
-		limit = time.Minute +
+		w.Limit = time.Minute +
 			time.Duration(((c.comeS()+2*cluster.SoloS(c.apps))/o.scale+10*float64(len(c.apps)))*float64(time.Second))
 	}
-	every := 4 * time.Second
+	w.Every = 4 * time.Second
 	if o.parallel <= 2 {
-		every = time.Second
+		w.Every = time.Second
 	}
-	ran, err := cluster.Run(ctx, c.setup, cluster.Work{
-		Apps: c.apps, Gres: c.variant.gres, At: c.at, Hold: c.at == nil && !c.loose, Every: every, Limit: limit,
-		Progress: func(ended, _ int, _ *gpusim.Snapshot) {
-			started() // the jobs are there, or begin to come
-			b.at(c, ended)
-		},
-	})
+	w.Progress = func(ended, _ int, _ *gpusim.Snapshot) {
+		started() // the jobs are there, or begin to come
+		b.at(c, ended)
+	}
+	ran, err := cluster.Run(ctx, c.setup, w)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if f, err = sum(ran, o.scale); err != nil {
-		return nil, err
-	}
-	f.Seed = c.seed
-	if c.bridge = ran.Bridge; c.bridge != nil {
-		f.Objective = objective(c.name)
-	}
-	if c.at != nil {
-		f.Load = o.load
-	}
-	return f, nil
+	return c.judge(ran)
 }
 
 // report is build/compare.json: figures by workload and variant.
@@ -228,16 +243,10 @@ func (b *board) over(c *cell) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c.over, c.ended = true, len(c.apps)
-	var text string
+	text := c.says
 	if c.err != nil {
 		line, _, _ := strings.Cut(c.err.Error(), "\n")
 		text = "failed: " + line
-	} else {
-		by := objective(c.name)
-		text = fmt.Sprintf("%s %5.0f s", by, c.figures.of(by))
-		if n := c.figures.JobsFailed; n > 0 {
-			text += fmt.Sprintf(", %d failed", n)
-		}
 	}
 	b.line.Keep(fmt.Sprintf("%s  %-22s %s", b.clock(), c, text))
 }
