@@ -270,6 +270,16 @@ func (f *Fault) Play(ctx context.Context, s *Stack, node int, seconds float64) (
 	return b.node, b.mend()
 }
 
+// Sleep waits for so many seconds; false: the context has ended before.
+func Sleep(ctx context.Context, s float64) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(time.Duration(s * float64(time.Second))):
+		return true
+	}
+}
+
 // Disk is a small file system of its own, for the bridge's database and the agents' spools; see Setup.Disk.
 type Disk struct {
 	Dir string

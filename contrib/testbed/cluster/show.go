@@ -18,7 +18,6 @@ import (
 	"golang.org/x/term"
 	"gonum.org/v1/gonum/stat"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
@@ -114,34 +113,6 @@ func Table(out io.Writer, head ...any) table.Writer {
 	t.SetColumnConfigs(columns)
 	t.AppendHeader(head)
 	return t
-}
-
-// Lateness is how a run compares with plain Slurm's of the same jobs, each with a whole GPU to
-// itself, by the jobs that did all their work in both.
-type Lateness struct {
-	// Later counts the jobs that ended later than on plain Slurm by more than a pause that says nothing.
-	Later int `json:"jobs_later"`
-	// Late counts the jobs among them that ended later by more than the default grace, too, a tenth of their solo time.
-	Late int `json:"jobs_late"`
-	// WorstS is by how much the latest ended later, s; 0 where none did.
-	WorstS float64 `json:"late_worst_s"`
-}
-
-// Add counts a job that takes soloS alone and ended at endS, on plain Slurm at plainS, and reports whether it is late;
-// of NaN it isn't.
-func (l *Lateness) Add(endS, plainS, soloS, pauseS float64) (late bool) {
-	by := endS - plainS
-	if by > l.WorstS {
-		l.WorstS = by
-	}
-	if !(by > pauseS) {
-		return false
-	}
-	l.Later++
-	if late = by > rlcore.DefaultGrace*soloS; late {
-		l.Late++
-	}
-	return late
 }
 
 // Bar is a bar of so many characters that shows how much is done.

@@ -82,22 +82,22 @@ func TestOpenJobs(t *testing.T) {
 	}
 }
 
-// ran is a run whose first job could start at 100 s of the GPU's clock, ten GPU seconds a second: one job completes,
+// aRun is a run whose first job could start at 100 s of the GPU's clock, ten GPU seconds a second: one job completes,
 // one fails for memory on the way, one before it computes, one leaves nothing.
-func ran() *cluster.Ran {
+func aRun() *ran {
 	began := time.Unix(1000, 0)
-	return &cluster.Ran{
-		Began:  began,
-		Before: &gpusim.Snapshot{Figures: gpusim.Figures{T: 100, BusyS: 5, OOM: 1, MemMiBS: 100}},
-		After:  &gpusim.Snapshot{Figures: gpusim.Figures{T: 400, BusyS: 60, OOM: 3, MemMiBS: 500}, MemTotalMiB: 10},
-		Jobs: []cluster.Job{
+	return &ran{
+		began:  began,
+		before: &gpusim.Snapshot{Figures: gpusim.Figures{T: 100, BusyS: 5, OOM: 1, MemMiBS: 100}},
+		after:  &gpusim.Snapshot{Figures: gpusim.Figures{T: 400, BusyS: 60, OOM: 3, MemMiBS: 500}, MemTotalMiB: 10},
+		jobs: []job{
 			{
-				ID: "1", App: "gromacs", Ended: began.Add(9 * time.Second),
+				id: "1", app: "gromacs", ended: began.Add(9 * time.Second),
 				Report: app.Report{Status: "finished", StartS: 104, GPUS: 83 * 1.5},
 			},
-			{ID: "2", App: "vgg16", Ended: began.Add(3 * time.Second), Report: app.Report{Status: "oom", StartS: 110, GPUS: 10}},
-			{ID: "3", App: "vgg11", Ended: began.Add(20 * time.Second), Report: app.Report{Status: "oom"}},
-			{ID: "4", App: "hoomd"},
+			{id: "2", app: "vgg16", ended: began.Add(3 * time.Second), Report: app.Report{Status: "oom", StartS: 110, GPUS: 10}},
+			{id: "3", app: "vgg11", ended: began.Add(20 * time.Second), Report: app.Report{Status: "oom"}},
+			{id: "4", app: "hoomd"},
 		},
 	}
 }
@@ -116,13 +116,13 @@ func TestFigures(t *testing.T) {
 		cmpopts.IgnoreUnexported(figures{}), cmpopts.IgnoreFields(figures{}, "Runs"),
 		cmpopts.EquateApprox(0, 1e-9),
 	}
-	if diff := cmp.Diff(want, must.Get(sum(ran(), 10))(t), ignored); diff != "" {
+	if diff := cmp.Diff(want, must.Get(sum(aRun(), 10))(t), ignored); diff != "" {
 		t.Error(diff)
 	}
 	// Turnaround counts from a job's submission, and a GPU that waits for jobs isn't idle.
-	open := ran()
-	open.Jobs = []cluster.Job{open.Jobs[0], {
-		ID: "2", App: "gromacs", SubmitS: 200, Ended: open.Began.Add(40 * time.Second),
+	open := aRun()
+	open.jobs = []job{open.jobs[0], {
+		id: "2", app: "gromacs", submitS: 200, ended: open.began.Add(40 * time.Second),
 		Report: app.Report{Status: "finished", StartS: 307, GPUS: 83},
 	}}
 	f := must.Get(sum(open, 10))(t)
@@ -130,7 +130,7 @@ func TestFigures(t *testing.T) {
 		ignored); diff != "" {
 		t.Errorf("open: turnaround, idle, makespan: %s", diff)
 	}
-	open.Jobs = ran().Jobs[1:]
+	open.jobs = aRun().jobs[1:]
 	if _, err := sum(open, 10); err == nil {
 		t.Error("no job completed, and no error")
 	}
@@ -152,7 +152,7 @@ func TestAgainstWhole(t *testing.T) {
 		{workload: workload{name: "open-1"}, variant: variant{name: "whole"}, figures: plain},
 	}
 	r := collect(cells)
-	want := &againstWhole{TurnaroundRatio: 0.75, Lateness: cluster.Lateness{Later: 2, Late: 1, WorstS: 10}}
+	want := &againstWhole{TurnaroundRatio: 0.75, Lateness: Lateness{Later: 2, Late: 1, WorstS: 10}}
 	if diff := cmp.Diff(want, r["open-1"]["dqn"].againstWhole); diff != "" || plain.againstWhole != nil {
 		t.Errorf("whole %v, dqn %s", plain.againstWhole, diff)
 	}
@@ -196,7 +196,7 @@ func testOptions(t *testing.T) *options {
 	return o
 }
 
-func play(t *testing.T, o *options, cells ...*cell) {
+func runAll(t *testing.T, o *options, cells ...*cell) {
 	t.Helper()
 	compare(t.Context(), o, cells, newBoard(&cluster.Line{Out: io.Discard}, cells))
 	must.OK(t, failures(cells))
@@ -215,7 +215,7 @@ func TestVariants(t *testing.T) {
 			cells = append(cells, o.cell(pair, v))
 		}
 	}
-	play(t, o, cells...)
+	runAll(t, o, cells...)
 	for _, c := range cells {
 		f := c.figures
 		if f.JobsCompleted != 2 || f.OOM != 0 || f.MakespanS < 83 {

@@ -22,7 +22,7 @@ type demoReport struct {
 	Plain   *figures `json:"plain"`
 	Bridged *figures `json:"bridged"`
 	// Lateness compares the jobs' ends in both.
-	cluster.Lateness
+	Lateness
 	// Objective is what the bridge's decisions were to keep small.
 	Objective     policy.Objective `json:"objective"`
 	Groups        int              `json:"groups"`
@@ -56,7 +56,7 @@ func Demo(base *cluster.Setup) *cobra.Command {
 				return err
 			}
 			cells[0].title, cells[1].title = "whole GPUs", "bridged"
-			cells[0].work.Hold, cells[1].work.Hold = false, false // jobs start before the last one is there
+			cells[0].hold, cells[1].hold = false, false // jobs start before the last one is there
 			s := &cells[1].setup
 			s.Cold, s.Settings = cold, []string{"objective: " + by}
 			return o.demo(c.Context(), cells, policy.Objective(by), file)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
@@ -48,7 +49,18 @@ type figures struct {
 // againstWhole compares a run with the same workload's under plain Slurm with whole GPUs.
 type againstWhole struct {
 	TurnaroundRatio float64 `json:"turnaround_ratio"` // of the means
-	cluster.Lateness
+	Lateness
+}
+
+// Lateness is how a run compares with plain Slurm's of the same jobs, each with a whole GPU to itself, by the jobs that
+// did all their work in both.
+type Lateness struct {
+	// Later counts the jobs that ended later than on plain Slurm by more than a pause that says nothing.
+	Later int `json:"jobs_later"`
+	// Late counts the jobs among them that ended later by more than the default grace, too, a tenth of their solo time.
+	Late int `json:"jobs_late"`
+	// WorstS is by how much the latest ended later, s; 0 where none did.
+	WorstS float64 `json:"late_worst_s"`
 }
 
 // pause is the difference between two runs that says nothing: about what Slurm's own pause
@@ -68,50 +80,50 @@ type run struct {
 
 // runs reads the jobs' times off the GPU's clock. A job that never came to compute
 // ends where its script did; one that did not even get that far is left out.
-func runs(ran *cluster.Ran, scale float64) []run {
+func runs(r *ran, scale float64) []run {
 	var out []run
-	for i := range ran.Jobs {
-		j := &ran.Jobs[i]
-		r := run{Job: i, App: j.App, SubmitS: j.SubmitS, Finished: j.Finished()}
+	for i := range r.jobs {
+		j := &r.jobs[i]
+		x := run{Job: i, App: j.app, SubmitS: j.submitS, Finished: j.finished()}
 		switch {
 		case j.StartS > 0:
-			r.StartS = j.StartS - ran.Before.T
-			r.EndS = r.StartS + j.GPUS
-		case !j.Ended.IsZero():
-			r.EndS = j.Ended.Sub(ran.Began).Seconds() * scale
-			r.StartS = r.EndS
+			x.StartS = j.StartS - r.before.T
+			x.EndS = x.StartS + j.GPUS
+		case !j.ended.IsZero():
+			x.EndS = j.ended.Sub(r.began).Seconds() * scale
+			x.StartS = x.EndS
 		default:
 			continue
 		}
-		out = append(out, r)
+		out = append(out, x)
 	}
 	return out
 }
 
 // sum makes a run's figures.
-func sum(ran *cluster.Ran, scale float64) (*figures, error) {
-	f := &figures{TimeScale: scale, Runs: runs(ran, scale), OOM: ran.After.OOM - ran.Before.OOM}
-	for _, r := range f.Runs {
-		f.MakespanS = max(f.MakespanS, r.EndS)
-		if !r.Finished {
+func sum(r *ran, scale float64) (*figures, error) {
+	f := &figures{TimeScale: scale, Runs: runs(r, scale), OOM: r.after.OOM - r.before.OOM}
+	for _, x := range f.Runs {
+		f.MakespanS = max(f.MakespanS, x.EndS)
+		if !x.Finished {
 			continue
 		}
 		f.JobsCompleted++
-		f.MeanTurnaroundS += r.EndS - r.SubmitS
-		p, ok := apps.ByName(r.App)
+		f.MeanTurnaroundS += x.EndS - x.SubmitS
+		p, ok := apps.ByName(x.App)
 		if !ok {
-			return nil, errors.New("no application " + r.App)
+			return nil, errors.New("no application " + x.App)
 		}
-		f.slowdowns = append(f.slowdowns, (r.EndS-r.StartS)/p.DurationS)
+		f.slowdowns = append(f.slowdowns, (x.EndS-x.StartS)/p.DurationS)
 	}
-	f.JobsFailed = len(ran.Jobs) - f.JobsCompleted
+	f.JobsFailed = len(r.jobs) - f.JobsCompleted
 	if f.JobsCompleted == 0 || !(f.MakespanS > 0) {
 		return nil, errors.New("no job completed")
 	}
 	f.MeanTurnaroundS /= float64(f.JobsCompleted)
 	f.SlowdownP50, f.SlowdownP95 = cluster.Quantile(0.5, f.slowdowns), cluster.Quantile(0.95, f.slowdowns)
-	f.GPUUtil = (ran.After.BusyS - ran.Before.BusyS) / f.MakespanS
-	f.MemUtil = (ran.After.MemMiBS - ran.Before.MemMiBS) / ran.After.MemTotalMiB / f.MakespanS
+	f.GPUUtil = (r.after.BusyS - r.before.BusyS) / f.MakespanS
+	f.MemUtil = (r.after.MemMiBS - r.before.MemMiBS) / r.after.MemTotalMiB / f.MakespanS
 	there := slices.Clone(f.Runs)
 	for i := range there {
 		there[i].StartS = there[i].SubmitS
@@ -132,8 +144,17 @@ func (f *figures) against(plain *figures) *againstWhole {
 	}
 	for _, r := range f.Runs {
 		end, ok := ends[r.Job]
-		if p, known := apps.ByName(r.App); ok && known && r.Finished {
-			a.Add(r.EndS, end, p.DurationS, pause*f.TimeScale)
+		p, known := apps.ByName(r.App)
+		if !ok || !known || !r.Finished {
+			continue
+		}
+		by := r.EndS - end
+		a.WorstS = max(a.WorstS, by)
+		if by > pause*f.TimeScale {
+			a.Later++
+			if by > rlcore.DefaultGrace*p.DurationS {
+				a.Late++
+			}
 		}
 	}
 	return a

@@ -140,10 +140,10 @@ func (o *options) pair(p *paces, s shape) []*cell {
 	name := fmt.Sprintf("%s, seed %d", p.Shape, p.Seed)
 	ideal := float64(work) / float64(s.nodes*s.gpus)
 	plain := o.sleepers(name, apps, variant{name: "plain", gres: "gpu:1"}, s)
-	plain.judge = func(r *cluster.Ran) error { return p.Plain.judge(plain, r, s, ideal, 1) }
+	plain.judge = func(r *ran) error { return p.Plain.judge(plain, r, s, ideal, 1) }
 	bridge := o.sleepers(name, apps, variant{name: "bridge", gres: "gpu:shared", policy: "greedy"}, s)
-	bridge.judge = func(r *cluster.Ran) error {
-		p.WrongGPU = r.Bridge.Misplaced
+	bridge.judge = func(r *ran) error {
+		p.WrongGPU = r.bridge.Misplaced
 		return p.Bridge.judge(bridge, r, s, ideal, together)
 	}
 	return []*cell{plain, bridge}
@@ -166,20 +166,17 @@ func (o *options) sleepers(name string, apps []string, v variant, s shape) *cell
 		})
 	}
 	return &cell{
-		workload: workload{name: name, apps: apps}, variant: v, setup: setup,
-		work: cluster.Work{
-			Apps: apps, Gres: v.gres, Args: []string{"--time=3"}, Hold: true,
-			Command: func(app string) string { return "sleep " + strings.TrimPrefix(app, "sleep") },
-		},
+		workload: workload{name: name, apps: apps}, variant: v, setup: setup, hold: true, args: []string{"--time=3"},
+		command: func(app string) string { return "sleep " + strings.TrimPrefix(app, "sleep") },
 	}
 }
 
 // judge reads how fast a cell's jobs ran, so many on a GPU. ideal is how long they take with one on each GPU at any
 // time, s.
-func (p *pace) judge(c *cell, r *cluster.Ran, s shape, ideal float64, jobs int) error {
-	for i := range r.Jobs {
-		if r.Jobs[i].Ended.IsZero() {
-			return fmt.Errorf("job %s has not run to its end", r.Jobs[i].ID)
+func (p *pace) judge(c *cell, r *ran, s shape, ideal float64, jobs int) error {
+	for i := range r.jobs {
+		if r.jobs[i].ended.IsZero() {
+			return fmt.Errorf("job %s has not run to its end", r.jobs[i].id)
 		}
 	}
 	*p = pace{takenS(r) / ideal * float64(jobs), fillS(r, s, jobs), followS(r)}
@@ -188,21 +185,21 @@ func (p *pace) judge(c *cell, r *cluster.Ran, s shape, ideal float64, jobs int) 
 }
 
 // takenS is how long all took, s.
-func takenS(r *cluster.Ran) (last float64) {
-	for i := range r.Jobs {
-		last = max(last, r.Jobs[i].Ended.Sub(r.Began).Seconds())
+func takenS(r *ran) (last float64) {
+	for i := range r.jobs {
+		last = max(last, r.jobs[i].ended.Sub(r.began).Seconds())
 	}
 	return last
 }
 
 // followS is the median time from the end of a job to the start of the next one on its GPU, s; 0 = none followed
 // another.
-func followS(r *cluster.Ran) float64 {
+func followS(r *ran) float64 {
 	var gaps []float64
-	for _, x := range r.Jobs {
+	for _, x := range r.jobs {
 		gap := math.Inf(1)
-		for _, y := range r.Jobs {
-			if after := x.Began.Sub(y.Ended).Seconds(); y.Node == x.Node && y.GPU == x.GPU && after >= 0 {
+		for _, y := range r.jobs {
+			if after := x.began.Sub(y.ended).Seconds(); y.node == x.node && y.gpu == x.gpu && after >= 0 {
 				gap = min(gap, after)
 			}
 		}
@@ -215,11 +212,11 @@ func followS(r *cluster.Ran) float64 {
 
 // fillS is how long it took until each GPU of a node had so many jobs, s; the mean of the nodes. A GPU
 // that never had counts with the whole time.
-func fillS(r *cluster.Ran, s shape, jobs int) float64 {
+func fillS(r *ran, s shape, jobs int) float64 {
 	starts := map[[2]string][]float64{} // by node and GPU
-	for _, x := range r.Jobs {
-		at := [2]string{x.Node, x.GPU}
-		starts[at] = append(starts[at], x.Began.Sub(r.Began).Seconds())
+	for _, x := range r.jobs {
+		at := [2]string{x.node, x.gpu}
+		starts[at] = append(starts[at], x.began.Sub(r.began).Seconds())
 	}
 	taken := takenS(r)
 	full := map[string][]float64{} // of each node's GPUs

@@ -4,18 +4,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // ranOn is a job that ran on a GPU from when to when, s.
-func ranOn(node, gpu string, atS, endS float64) cluster.Job {
+func ranOn(node, gpu string, atS, endS float64) job {
 	at := func(s float64) time.Time { return time.Unix(0, int64(1e9*s)) }
-	return cluster.Job{Node: node, GPU: gpu, Began: at(atS), Ended: at(endS)}
+	return job{node: node, gpu: gpu, began: at(atS), ended: at(endS)}
 }
 
 func TestFillS(t *testing.T) {
-	r := &cluster.Ran{Began: time.Unix(0, 0), Jobs: []cluster.Job{
+	r := &ran{began: time.Unix(0, 0), jobs: []job{
 		ranOn("n1", "0", 1, 8), ranOn("n1", "1", 2, 8), ranOn("n1", "0", 4, 8), ranOn("n1", "1", 3, 8),
 		ranOn("n2", "0", 5, 8), ranOn("n2", "1", 6, 8), ranOn("n2", "1", 7, 100),
 	}}
@@ -36,7 +35,7 @@ func TestFillS(t *testing.T) {
 }
 
 func TestFollowS(t *testing.T) {
-	r := &cluster.Ran{Jobs: []cluster.Job{
+	r := &ran{jobs: []job{
 		ranOn("n1", "0", 2, 8), ranOn("n1", "1", 2, 30), ranOn("n1", "0", 10.5, 20), ranOn("n1", "1", 30.25, 40),
 	}}
 	if got := followS(r); got != 0.25 { // 2.5 and 0.25, the first two follow nothing
@@ -51,7 +50,7 @@ func TestPlainSlurm(t *testing.T) {
 	o.scale, o.jobs = 1, 2
 	p := &paces{}
 	plain := o.pair(p, shape{1, 1})[0]
-	plain.work.Command = func(string) string { return "sleep 0" }
-	play(t, o, plain)
+	plain.command = func(string) string { return "sleep 0" }
+	runAll(t, o, plain)
 	must.Equal(t, p.Plain.Taken > 0 && p.Plain.FollowS > 0, true, p)
 }

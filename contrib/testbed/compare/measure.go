@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
@@ -41,9 +40,11 @@ type cell struct {
 	workload
 	variant variant
 	setup   cluster.Setup
-	work    cluster.Work
-	title   string                   // "" = workload and variant
-	judge   func(*cluster.Ran) error // reads what came of it
+	title   string                  // "" = workload and variant
+	hold    bool                    // no job starts before the last one is there; not with workload.at
+	args    []string                // more of sbatch's
+	command func(app string) string // a shell command that runs an application; nil = on the first node's GPU
+	judge   func(*ran) error        // reads what came of it
 
 	ended   int // jobs so far
 	over    bool
@@ -89,22 +90,20 @@ func (o *options) cell(w workload, v variant) *cell {
 		}
 	}
 	s.Adjust = func(so *slurmtest.Options) { so.Root = o.root }
-	c := &cell{
-		workload: w, variant: v, setup: s, work: cluster.Work{Apps: w.apps, Gres: v.gres, At: w.at, Hold: w.at == nil},
-	}
-	c.judge = func(ran *cluster.Ran) error { return c.sum(ran, o) }
+	c := &cell{workload: w, variant: v, setup: s, hold: w.at == nil}
+	c.judge = func(r *ran) error { return c.sum(r, o) }
 	return c
 }
 
 // sum makes the cell's figures.
-func (c *cell) sum(ran *cluster.Ran, o *options) error {
-	f, err := sum(ran, o.scale)
+func (c *cell) sum(r *ran, o *options) error {
+	f, err := sum(r, o.scale)
 	if err != nil {
 		return err
 	}
 	by := objective(c.name)
 	f.Seed = c.seed
-	if c.bridge = ran.Bridge; c.bridge != nil {
+	if c.bridge = r.bridge; c.bridge != nil {
 		f.Objective = by
 	}
 	if c.at != nil {
@@ -156,26 +155,24 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting *sema
 	}
 	started := sync.OnceFunc(func() { starting.Release(1) })
 	defer started()
-	w := c.work
-	w.Limit = o.limit
-	if w.Limit == 0 {
+	limit := o.limit
+	if limit == 0 {
 		// Alone one after the other, and ten times Slurm's usual pause.
-		w.Limit = time.Minute +
+		limit = time.Minute +
 			time.Duration(((c.comeS()+2*cluster.SoloS(c.apps))/o.scale+10*float64(len(c.apps)))*float64(time.Second))
 	}
-	w.Every = 4 * time.Second
+	every := 4 * time.Second
 	if o.parallel <= 2 {
-		w.Every = time.Second
+		every = time.Second
 	}
-	w.Progress = func(ended, _ int, _ *gpusim.Snapshot) {
+	r, err := c.run(ctx, every, limit, func(ended int) {
 		started() // the jobs are there, or begin to come
 		b.at(c, ended)
-	}
-	ran, err := cluster.Run(ctx, c.setup, w)
+	})
 	if err != nil {
 		return err
 	}
-	return c.judge(ran)
+	return c.judge(r)
 }
 
 // report is build/compare.json: figures by workload and variant.

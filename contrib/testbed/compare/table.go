@@ -65,7 +65,7 @@ func (r report) overSeeds(out io.Writer, o *options) {
 	t.SetTitle("open: mean over the seeds, jobs of all")
 	for i := range o.variants {
 		var ratios []float64
-		var all cluster.Lateness
+		var all Lateness
 		failed := 0
 		for _, wl := range o.workloads {
 			f := r[wl][o.variants[i].name]

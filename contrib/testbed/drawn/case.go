@@ -3,7 +3,6 @@ package drawn
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -233,14 +232,4 @@ func readCase(file string) (*Case, error) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return c, nil
-}
-
-// used are the names of a job's options.
-func (j *Job) used() []string {
-	all := map[string]bool{}
-	for _, a := range j.Args {
-		name, _, _ := strings.Cut(a, "=")
-		all[name] = true
-	}
-	return slices.Sorted(maps.Keys(all))
 }

@@ -42,7 +42,6 @@ func parseTable(tsv string) []row {
 		}
 		f := strings.Split(lines.Text(), "\t")
 		for i := range f {
-			f[i] = strings.TrimPrefix(f[i], "-\x00")
 			if f[i] == "-" {
 				f[i] = ""
 			}
@@ -71,19 +70,25 @@ type dice struct {
 
 func (d *dice) chance(permille int) bool { return d.IntN(1000) < permille }
 
-// pick returns one of some words by their weights.
-func (d *dice) pick(weights map[string]int, words ...string) string {
+// weighted draws an index by weights, whose sum isn't 0.
+func (d *dice) weighted(weights []int) int {
 	sum := 0
-	for _, w := range words {
-		sum += weights[w]
+	for _, w := range weights {
+		sum += w
 	}
 	n := d.IntN(sum)
-	for _, w := range words {
-		if n -= weights[w]; n < 0 {
-			return w
-		}
+	return slices.IndexFunc(weights, func(w int) bool { n -= w; return n < 0 })
+}
+
+// pick draws one of some words by their weights: "WORD:WEIGHT WORD:WEIGHT".
+func (d *dice) pick(list string) string {
+	var words []string
+	var weights []int
+	for _, field := range strings.Fields(list) {
+		word, weight, _ := strings.Cut(field, ":")
+		words, weights = append(words, word), append(weights, atoi(weight))
 	}
-	return ""
+	return words[d.weighted(weights)]
 }
 
 // fits reports whether what a row needs is true of the cluster, and of the job if there is one.
@@ -124,23 +129,16 @@ func (d *dice) ofJob(j *Job, word string) bool {
 // one draws one of the rows of a kind by weight, nil where none fits.
 func (d *dice) one(kind string, j *Job) *row {
 	var fit []*row
-	sum := 0
+	var weights []int
 	for i := range table {
 		if r := &table[i]; r.kind == kind && d.fits(r, j) {
-			fit = append(fit, r)
-			sum += r.weight
+			fit, weights = append(fit, r), append(weights, r.weight)
 		}
 	}
-	if sum == 0 {
+	if fit == nil {
 		return nil
 	}
-	n := d.IntN(sum)
-	for _, r := range fit {
-		if n -= r.weight; n < 0 {
-			return r
-		}
-	}
-	return nil
+	return fit[d.weighted(weights)]
 }
 
 var place = regexp.MustCompile(`\{[^}]*\}`)
@@ -297,13 +295,10 @@ func events(drawn string, at int) (out []Event) {
 // cluster draws the cluster, with so many GPUs; 0 = some.
 func (d *dice) cluster(release string, all int) {
 	c := d.c
-	shapes := map[string]int{
-		"1x1": 8, "1x2": 14, "1x3": 8, "1x4": 8, "1x8": 3, "2x1": 12, "2x2": 14, "2x4": 6, "3x1": 9,
-		"3x2": 8, "4x1": 4, "4x2": 6,
-	}
+	const shapes = "1x1:8 1x2:14 1x3:8 1x4:8 1x8:3 2x1:12 2x2:14 2x4:6 3x1:9 3x2:8 4x1:4 4x2:6"
+	const models = "v100:5 titanxp:3 a100:1 h200:1"
 	var nodes, gpus int
-	_, _ = fmt.Sscanf(d.pick(shapes, "1x1", "1x2", "1x3", "1x4", "1x8", "2x1", "2x2", "2x4", "3x1", "3x2", "4x1", "4x2"),
-		"%dx%d", &nodes, &gpus)
+	_, _ = fmt.Sscanf(d.pick(shapes), "%dx%d", &nodes, &gpus)
 	if all > 0 {
 		gpus = min(gpus, 4)
 		nodes = max(1, all/gpus)
@@ -312,11 +307,10 @@ func (d *dice) cluster(release string, all int) {
 		c.Instances = []string{"3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb"}
 		gpus = 1
 	}
-	c.Sharing = d.pick(map[string]int{"mps": 6, "shard": 4}, "mps", "shard")
+	c.Sharing = d.pick("mps:6 shard:4")
 	c.CPUs = []int{8, 16, 16, 32}[d.IntN(4)]
 	c.MemMiB = []int{8000, 16000, 16000}[d.IntN(3)]
-	models := map[string]int{"v100": 5, "titanxp": 3, "a100": 1, "h200": 1}
-	model := d.pick(models, "v100", "titanxp", "a100", "h200")
+	model := d.pick(models)
 	if c.Instances != nil {
 		model, c.Sharing = "a100", "shard"
 	}
@@ -329,7 +323,7 @@ func (d *dice) cluster(release string, all int) {
 	for i := range nodes {
 		n := Node{Model: model, Types: slices.Repeat([]string{model}, gpus), Unshared: unshared, Cores: cores}
 		if nodes > 1 && c.Instances == nil && d.chance(150) {
-			n.Model = d.pick(models, "v100", "titanxp", "a100", "h200")
+			n.Model = d.pick(models)
 			n.Types = slices.Repeat([]string{n.Model}, gpus)
 		}
 		if mixed && gpus > 1 {
@@ -419,7 +413,7 @@ func (d *dice) partitions() {
 // settings draws the bridge's settings, and the site's script.
 func (d *dice) settings(release string) {
 	c := d.c
-	c.Site = d.pick(map[string]int{"": 7, "early": 2, "late": 1}, "", "early", "late")
+	c.Site = d.pick(":7 early:2 late:1")
 	if c.Site == "" {
 		d.any("plugin", nil, func(s string) { c.Plugins = s })
 	}
@@ -443,7 +437,7 @@ func (d *dice) settings(release string) {
 
 // job draws the i-th job.
 func (d *dice) job(i int) Job {
-	j := Job{Name: fmt.Sprint("j", i+1), User: d.pick(map[string]int{"games": 8, "news": 2}, "games", "news")}
+	j := Job{Name: fmt.Sprint("j", i+1), User: d.pick("games:8 news:2")}
 	j.Client = d.write(d.one("client", nil))
 	if r := d.one("request", &j); r.drawn[0] != "" {
 		j.Args = strings.Fields(d.write(r))

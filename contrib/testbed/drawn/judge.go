@@ -633,12 +633,7 @@ func (v *verdict) beside() {
 
 // ownGPU reports whether by the users' page a job has a GPU of its own.
 func (j *Job) ownGPU() bool {
-	for i := range table {
-		if r := &table[i]; r.kind == "job" && r.mark == "own" && slices.Contains(j.used(), r.option) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(table, func(r row) bool { return r.kind == "job" && r.mark == "own" && j.has(r.option) })
 }
 
 var partOfGPU = regexp.MustCompile(`(?:mps|shard):(?:[a-z0-9._+-]+:)?([0-9]+)`)

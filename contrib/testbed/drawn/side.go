@@ -420,12 +420,7 @@ func (sd *side) owner(name, command string) string {
 			return ""
 		}
 	}
-	for _, j := range sd.c.Jobs {
-		if j.Name == name {
-			return j.User
-		}
-	}
-	return ""
+	return sd.c.find(name).User
 }
 
 // state is that of a job, or of all tasks of an array.
