@@ -34,6 +34,7 @@ type promise struct {
 	on      bool
 	cards   []company // by GPU: the running jobs
 	claimed []string  // by GPU: the foreign job that has its turn there now
+	gets    []bool    // by GPU: some job of the queue gets it
 	kept    []kept    // by GPU: the first foreign job that gets it
 
 	cluster schedule.Cluster
@@ -85,7 +86,8 @@ func (g *Guard) Begin(s *State) {
 	p := &g.promise
 	p.on = !g.Bare && slices.ContainsFunc(s.Pending, func(j Job) bool { return j.PlainEndS > 0 })
 	p.cards = append(p.cards, make([]company, max(0, len(s.GPUs)-len(p.cards)))...)[:len(s.GPUs)]
-	p.claimed, p.free = resize(p.claimed, len(s.GPUs)), resize(p.free, len(s.GPUs))
+	p.claimed, p.gets = resize(p.claimed, len(s.GPUs)), resize(p.gets, len(s.GPUs))
+	p.free = resize(p.free, len(s.GPUs))
 	name, set := func(k int) string { return s.GPUs[k].Node }, func(i int) *GPUSet { return s.Pending[i].GPUs }
 	p.cluster.Sets, p.cluster.ByNode = s.Sets, s.Several
 	p.cluster.Divide(len(s.GPUs), name, len(s.Pending), set)
@@ -110,13 +112,14 @@ func (g *Guard) Begin(s *State) {
 		j.turn = turn{byS: g.latestStart(j, s.NowS)}
 		startS, on := j.goOn(&p.trial, j.expectedS())
 		j.startS, j.latestS = startS, startS
-		if p.on && len(on) == 1 {
+		if len(on) == 1 {
 			j.on = 1 + on[0]
 		}
 		if j.byS > startS && (!j.Foreign || j.PlainEndS > 0) {
 			j.latestS += spend * (j.byS - startS)
 		}
 		for _, k := range on {
+			p.gets[k] = true
 			if j.Foreign && startS <= rounding {
 				p.claimed[k] = j.ID
 			}
@@ -172,6 +175,9 @@ func (g *Guard) FreeInS(k int) (s float64) {
 
 // Claimed returns the ID of the foreign job that has its turn on GPU k now, "" = none. Begin sets it.
 func (g *Guard) Claimed(k int) string { return g.promise.claimed[k] }
+
+// Spare reports whether no job of the queue gets GPU k if all jobs go on plainly. Begin sets it.
+func (g *Guard) Spare(k int) bool { return !g.promise.gets[k] }
 
 // goOn sets the company to the running jobs of a GPU, and returns when the last one is expected to have ended if no job
 // joins, s from now.

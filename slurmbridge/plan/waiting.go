@@ -65,9 +65,9 @@ func (r *pass) noteReleased() {
 // sharing may start them sooner. It ungates jobs that may preempt others, that the bridge alone has delayed for too
 // long, or that Slurm would cancel for their deadline if the bridge died now and the gate held them.
 func (r *pass) noteWaiting() {
-	idle := r.onAnyGPU(func(_ *job.Job, g int) bool {
-		return len(r.now.GPUs[g].Running) == 0 && !r.kept[r.now.GPUs[g].Node].planned
-	})
+	isIdle := func(g int) bool { return len(r.now.GPUs[g].Running) == 0 && !r.kept[r.now.GPUs[g].Node].planned }
+	idle := r.onAnyGPU(func(_ *job.Job, g int) bool { return isIdle(g) })
+	spare := r.onAnyGPU(func(_ *job.Job, g int) bool { return isIdle(g) && r.guard.Spare(g) })
 	var planned []int
 	for g := range r.now.GPUs {
 		if len(r.now.GPUs[g].Running) == 0 && r.kept[r.now.GPUs[g].Node].planned {
@@ -109,7 +109,7 @@ func (r *pass) noteWaiting() {
 		if idles {
 			delete(r.limited, j.ID)
 		}
-		if !idles || j.StartS() > 0 { // it isn't the bridge that keeps it waiting
+		if !idles || j.StartS() > 0 && !spare(&j) { // it isn't the bridge that keeps it waiting
 			switch own := r.jobs[j.ID]; {
 			case idles || r.Shadow:
 			case preempts(&j):

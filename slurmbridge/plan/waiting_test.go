@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -191,5 +192,39 @@ func TestExpectedStarts(t *testing.T) {
 	plan := planner().Plan(in)
 	for i, want := range []time.Duration{100, 200, 300, 400, 700} { // the fifth after the first, which takes 600 s
 		must.Equal(t, plan.Starts[fmt.Sprint(i+1)].Sub(in.Snap.At), want*time.Second, "job %d starts in", i+1)
+	}
+}
+
+// A job that waits for the GPU on which plain Slurm has it, while another one is idle that no job of the queue gets, is
+// delayed by the bridge: it keeps that GPU for jobs that can only run there, for no longer than max_delay.
+func TestAnIdleGPUThatNobodyGets(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		queue []job.Job
+		delay bool
+	}{
+		{"nobody gets it", []job.Job{sharer("1")}, true},
+		{"a job of whole GPUs has its turn there", []job.Job{sharer("1"), whole("2", 1, 1, "Resources")}, false},
+		{"a job of both nodes gets it later", []job.Job{whole("2", 1, 2, "Resources"), sharer("1")}, false},
+	} {
+		in := withCards(snapshot(append([]job.Job{running("b", "n2", 0, job.WholeGPU, 0)}, c.queue...)...))
+		for i := range in.Snap.Nodes {
+			in.Snap.Nodes[i].GPUs, in.Snap.Nodes[i].Units = 1, 100
+		}
+		in.Snap.Nodes[0].Partitions = []string{"gpu", "confined"}
+		in.Apps["b"], in.Apps["1"] = job.App{Key: "b", Profile: runs(3600, 100)}, job.App{Key: "1", Profile: runs(7200, 100)}
+		for i := range in.Snap.Jobs {
+			in.Snap.Jobs[i].TimeLimit = 3 * time.Hour
+		}
+		now := float64(in.Snap.At.Unix())
+		plain := schedule.NewPlain(count(in).State.GPUs[0].ID, count(in).State.GPUs[1].ID)
+		over := schedule.Job{ID: "over", SubmitS: now - 100, TakesS: 4000} // on n1, which is free in reality
+		plain.Add(over, now-100)
+		plain.Runs(over, []int{0}, now-100, now-100)
+		plain.Ended(now-10, schedule.End{ID: "over", DoneS: 4000})
+		in.Tracker.Plain = plain
+		got := planner().Plan(in)
+		must.Equal(t, len(got.Groups), 0, c.name)
+		must.Equal(t, got.Idle["1"], c.delay, c.name)
 	}
 }
