@@ -82,7 +82,7 @@ func (d Dir) Begin(j *Job) error {
 	case old.Restart == j.Restart:
 		j.Start, j.MPS, j.MPSFault, j.MPSFaultBy = old.Start, old.MPS, old.MPSFault, old.MPSFaultBy
 	default:
-		if err := d.move(old, j.Start); err != nil {
+		if err := errors.Join(d.move(old, j.Start), ignoreMissing(os.Remove(d.task(j.JobID)))); err != nil {
 			return err
 		}
 	}

@@ -214,7 +214,8 @@ func TestLeaveSlurm(t *testing.T) {
 	}
 }
 
-// A prolog that was left behind tells nothing of a job that has ended, or of its next run.
+// Task prologs are told nothing of a job that has ended, or of its last run: not by a prolog that was left behind, nor
+// where the last run had no epilog.
 func TestNothingIsToldOfAJobThatHasEnded(t *testing.T) {
 	d := Dir(t.TempDir())
 	first := &Job{JobID: 7, Start: time.Now()}
@@ -229,4 +230,6 @@ func TestNothingIsToldOfAJobThatHasEnded(t *testing.T) {
 	must.Equal(t, there(), false, "by its first run's prolog")
 	must.OK(t, d.tell(second, handout{GPU: 2}))
 	must.Equal(t, there(), true, "by its own")
+	must.OK(t, d.Begin(&Job{JobID: 7, Restart: 2, Start: time.Now()}))
+	must.Equal(t, there(), false, "of its second run, which had no epilog, to its third")
 }
