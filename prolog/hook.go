@@ -338,13 +338,15 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 			if j != nil && j.MPS && len(jobs) > 0 && h.MPS != nil {
 				err = h.MPS.endClients(ctx, g, h.outlived(j), func(pid int) bool { return h.outlives(j, pid) })
 			}
+			err = errors.Join(err, h.afterwards(ctx, g, jobs))
 			if j == nil && len(jobs) == 0 && h.MPS != nil {
 				// Somebody may have emptied run_dir, and left the daemon to nobody.
 				if n := h.MPS.killOf(g, uid, controlName, serverName); n > 0 {
-					err = fmt.Errorf("the folders of its MPS daemon are gone, %d of the daemon's processes were killed", n)
+					err = errors.Join(err,
+						fmt.Errorf("the folders of its MPS daemon are gone, %d of the daemon's processes were killed", n))
 				}
 			}
-			return errors.Join(err, h.afterwards(ctx, g, jobs))
+			return err
 		}))
 	}
 	return errors.Join(errs...)

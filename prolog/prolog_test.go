@@ -101,6 +101,15 @@ func TestKilledDaemonIsReplaced(t *testing.T) {
 	must.OK(t, h.Epilog(t.Context(), env()), h.Epilog(t.Context(), env("SLURM_JOB_ID", "8")))
 }
 
+// An epilog that was killed once it had closed its job's file is called again, and has the daemon end in peace.
+func TestEpilogAgain(t *testing.T) {
+	h := simulated(t)
+	must.OK(t, h.Prolog(t.Context(), env()))
+	must.Get(h.Dir.End(7, time.Now()))(t)
+	must.OK(t, h.Epilog(t.Context(), env()))
+	must.Equal(t, h.MPS.running(0, controlName, serverName), nil, "what is left")
+}
+
 func TestHostileVariables(t *testing.T) {
 	for name, get := range map[string]func(string) string{
 		"path in the id":   env("SLURM_JOB_ID", "../../etc/passwd"),
