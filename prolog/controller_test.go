@@ -219,14 +219,12 @@ func TestControllerConfig(t *testing.T) {
 // Settings without a sound controller limit nothing, and don't repeat a password.
 func TestLimitSettings(t *testing.T) {
 	for text, want := range map[string]struct{ controller, err string }{
-		"controller: http://head:9797\n":                           {"http://head:9797", ""},
-		"memory_limit: auto\n":                                     {"", ""},
-		"controller: http://u:secret@head\n":                       {"", "no address"},
-		"memory_limit: \"off\"\ncontroller: http://head:9797\n":    {"", ""},
-		"memory_limit: profile\ncontroller: http://head:9797\n":    {"http://head:9797", "takes auto or off"},
-		"controller_config: etc/x.yml\n":                           {"", "controller_config is"},
-		"job_map: /var/lib/map\ncontroller: http://head:9797\n":    {"http://head:9797", "the agent's metrics"},
-		"thread_percentage: share\ncontroller: http://head:9797\n": {"http://head:9797", "threads"},
+		"controller: http://head:9797\n":                        {"http://head:9797", ""},
+		"memory_limit: auto\n":                                  {"", ""},
+		"controller: http://u:secret@head\n":                    {"", "no address"},
+		"memory_limit: \"off\"\ncontroller: http://head:9797\n": {"", ""},
+		"memory_limit: profile\ncontroller: http://head:9797\n": {"http://head:9797", "takes auto or off"},
+		"controller_config: etc/x.yml\n":                        {"", "controller_config is"},
 	} {
 		path := filepath.Join(t.TempDir(), "node.yaml")
 		must.OK(t, os.WriteFile(path, []byte(text), 0o600))

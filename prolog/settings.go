@@ -38,19 +38,13 @@ func Load(path string) (Settings, error) {
 		path = ""
 	}
 	s := Settings{}
-	_, err := settings.Load(path, &s, settings.Source{Defaults: etc.Node, Gone: gone})
+	_, err := settings.Load(path, &s, settings.Source{Defaults: etc.Node})
 	if _, wrong := Addresses(s.Controller); s.Controller != "" && wrong != nil {
 		// Not repeated: it may hold a password.
 		err = errors.Join(err, fmt.Errorf("%s: controller is no address such as http://head:9797", path))
 		s.Controller = ""
 	}
 	return s, err
-}
-
-// gone says of earlier settings what replaced them.
-var gone = map[string]string{
-	"thread_percentage": "sharers may take all of a GPU's threads, unless asked for by hand; remove the line",
-	"job_map":           "the agent's metrics name the jobs of each GPU; remove the line",
 }
 
 // HasMPS reports whether MPS's two programs are there to be run: the control daemon, and the server where the daemon

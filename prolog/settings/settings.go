@@ -23,8 +23,7 @@ import (
 type Source struct {
 	// Defaults is the text of etc/NAME.yaml: each setting with its default, below a comment that says what it means.
 	Defaults []byte
-	Gone     map[string]string // earlier settings, with what replaced them
-	Rules    map[string]Rule   // by the name in tags, besides those for every program
+	Rules    map[string]Rule // by the name in tags, besides those for every program
 	// Overrule returns the value that overrules the file's, and where it was written; nil = nothing does. See package
 	// overrule.
 	Overrule func(key string) (value any, place string)
@@ -128,9 +127,6 @@ func (r *reading) unknown(n *yaml.Node, fields []field, path string) {
 			continue
 		}
 		what := meant(name.Value, slices.Sorted(slices.Values(namesOf(fields))))
-		if instead := r.Gone[name.Value]; instead != "" && path == "" {
-			what = " any more: " + instead
-		}
 		if path != "" {
 			path += ": "
 		}

@@ -123,7 +123,7 @@ func reads[T any](parse func(string) (T, error)) func(string) bool {
 // source is where the settings come from; flags may be nil.
 func source(flags *pflag.FlagSet) settings.Source {
 	return settings.Source{
-		Defaults: etc.Settings, Overrule: overrule.By("SLURMBRIDGE", flags), Gone: gone,
+		Defaults: etc.Settings, Overrule: overrule.By("SLURMBRIDGE", flags),
 		Rules: map[string]settings.Rule{
 			"objective": {
 				Takes: strings.Join(policy.Objectives(), " or "),
@@ -139,20 +139,6 @@ func source(flags *pflag.FlagSet) settings.Source {
 			"domain": {Takes: "a domain, for example example.org", Right: regexp.MustCompile(`^[A-Za-z0-9.-]*$`).MatchString},
 		},
 	}
-}
-
-const retraining = "the bridge trains no network by itself; slurmbridge train makes one, and model names its file; " +
-	"remove the line"
-
-// gone says of earlier settings what replaced them.
-var gone = map[string]string{
-	"max_pass_over": "grace bounds by how much sharing may delay a job, and max_delay how long a job waits next to an " +
-		"idle GPU; remove the line",
-	"idle_comment":  "slurmbridge notify tells owners of idle jobs by mail; remove the line",
-	"retrain":       retraining,
-	"retrain_every": retraining,
-	"retrain_days":  retraining,
-	"retrain_runs":  retraining,
 }
 
 // Where says where a setting was written, for errors that show only

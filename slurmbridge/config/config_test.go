@@ -130,7 +130,6 @@ func TestMistakes(t *testing.T) {
 		"adopt:\n- {user: []}":                                `adopt.1.user names nothing: leave it out for any`,
 		"adopt:\n- {max_slowdown: 0}":                         `adopt.1.max_slowdown is 0, but takes 1 to 100`,
 		"lease: 60s\n\npoll: fast":                            `:3: poll is "fast"`,
-		"retrain: false":                                      `there is no setting "retrain" any more: the bridge trains no network by itself`,
 		"lease: 60s\nlease: 90s":                              `already defined`,
 		"lease: 60s\n\tpoll: 5s":                              `line 2`,
 		"just words":                                          `cannot unmarshal`,
