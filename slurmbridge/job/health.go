@@ -40,19 +40,19 @@ type GPUCount struct {
 func (f *PartitionFilter) CountGPUs(s *Snapshot) (c GPUCount) {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		c.All += n.GPUs
+		parts := 0
 		for g := range n.GPUs {
-			if n.Units == 0 || n.Card(g).Units < Units {
-				continue
+			if n.Units > 0 && n.Card(g).Units >= Units {
+				parts++
 			}
-			c.WithParts++
-			if !n.Up {
-				continue
-			}
-			c.Up++
-			if f.opens(s, n) {
-				c.Open++
-			}
+		}
+		c.All += n.GPUs
+		c.WithParts += parts
+		if n.Up {
+			c.Up += parts
+		}
+		if n.Up && f.opens(s, n) {
+			c.Open += parts
 		}
 	}
 	return c

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -34,18 +33,28 @@ func (q *queue) keptNodes() map[string]kept {
 			free[name] = true
 		}
 	}
+	type want struct {
+		gpus           *rlcore.GPUSet
+		nodes, perNode int
+	}
+	wants := map[want]bool{}
 	out := map[string]kept{}
 	for i := range q.waiting {
 		f := &q.waiting[i]
 		if len(free) == 0 {
 			break
 		}
-		if !f.Foreign || !planned && f.PerNode*f.Nodes < 2 {
+		w := want{f.GPUs, f.Nodes, f.PerNode}
+		if !f.Foreign || !planned && f.PerNode*f.Nodes < 2 || wants[w] { // the first of its kind has taken all
 			continue
 		}
+		wants[w] = true
 		starts := map[string]float64{}
 		for name := range q.nodes {
-			if at, fits := q.fitsFrom(f, name); fits && (free[name] || f.Nodes > 1) {
+			if !free[name] && f.Nodes == 1 {
+				continue
+			}
+			if at, fits := q.fitsFrom(f, name); fits {
 				starts[name] = at
 			}
 		}
@@ -92,12 +101,19 @@ func (q *queue) fitsFrom(f *rlcore.Job, node string) (fromS float64, fits bool) 
 // the node for is in the way.
 func (q *queue) backfills(j *rlcore.Job, node string) bool {
 	k, is := q.kept[node]
-	return !is || ByPriority(q.jobs[j.ID], k.by) < 0 || j.LimitS > 0 && j.LimitS <= k.fromS
+	return !is || j.LimitS > 0 && j.LimitS <= k.fromS || ByPriority(q.jobs[j.ID], k.by) < 0
 }
 
 // mayStart reports whether a job may be sent to a node: Slurm would start it there, or Slurm doesn't say that it
-// wouldn't and there is no better node.
+// wouldn't and there is no better node. A node that is one user's at a time is that of the first job that this plan
+// sends there.
 func (r *pass) mayStart(j *rlcore.Job, node string) bool {
+	apart := func(p placement) bool {
+		return p.User != j.User && (r.oneUser(r.jobs[p.ID]) || r.oneUser(r.jobs[j.ID]))
+	}
+	if r.owned && slices.ContainsFunc(r.placed[node], apart) {
+		return false
+	}
 	return r.backfills(j, node) || !r.kept[node].planned && !r.startsElsewhere(j, node, r.now.GPUs)
 }
 
@@ -115,20 +131,45 @@ func (q *queue) startsElsewhere(j *rlcore.Job, node string, gpus []rlcore.GPU) b
 // keepOff takes the nodes that Slurm keeps from the jobs that it would start elsewhere now: plain Slurm does that, too.
 func (q *queue) keepOff() {
 	q.kept = q.keptNodes()
-	names := slices.Sorted(maps.Keys(q.kept))
+	keeps := map[string]bool{} // by ref: Slurm keeps nodes for it
+	for _, k := range q.kept {
+		keeps[k.by.Ref] = true
+	}
+	// What is true of all jobs of these GPUs and this limit that come after so many of the jobs that nodes are kept for.
+	type alike struct {
+		gpus   *rlcore.GPUSet
+		limitS float64
+		after  int
+	}
+	off, after := map[alike]string{}, 0
 	for i := range q.waiting {
 		j := &q.waiting[i]
-		var off []string
-		for _, name := range names {
-			if !j.Foreign && !q.backfills(j, name) {
-				off = append(off, name)
-			}
+		if keeps[j.ID] {
+			after++
 		}
-		if len(off) == 0 || !q.startsElsewhere(j, "", q.State.GPUs) {
+		if j.Foreign {
+			continue
+		}
+		nodes := once(off, alike{j.GPUs, j.LimitS, after}, func() string { return q.offFor(j) })
+		if nodes == "" {
 			continue
 		}
 		own, app := q.jobs[j.ID], q.Apps[j.ID]
-		closed := strings.Join(append(off, q.closedFor(own)), ",")
-		q.fitting(q.reach(own, closed, q.wanted(own)), app).know(j, app)
+		q.fitting(q.reach(own, nodes+","+q.closedFor(own), q.wanted(own)), app).know(j, app)
 	}
+}
+
+// offFor lists the nodes that Slurm keeps from a job which it would start elsewhere now, separated by commas.
+func (q *queue) offFor(j *rlcore.Job) string {
+	var off []string
+	for name := range q.kept {
+		if !q.backfills(j, name) {
+			off = append(off, name)
+		}
+	}
+	if off == nil || !q.startsElsewhere(j, "", q.State.GPUs) {
+		return ""
+	}
+	slices.Sort(off)
+	return strings.Join(off, ",")
 }

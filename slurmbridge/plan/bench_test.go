@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
@@ -137,5 +138,37 @@ func BenchmarkBusyBesideIdle(b *testing.B) {
 	p := shortest(slowing(.02))
 	for b.Loop() {
 		p.Plan(in)
+	}
+}
+
+// BenchmarkKept is one plan for 500 nodes of eight GPUs with 5,000 waiting jobs. Slurm keeps 60 half idle nodes for jobs
+// of two nodes; or each node is one user's at a time.
+func BenchmarkKept(b *testing.B) {
+	for _, large := range []int{20, 0} {
+		b.Run(fmt.Sprintf("large=%d", large), func(b *testing.B) {
+			in := idleCluster(500, 5000, runs(600, 100))
+			in.Snap.OneUser = map[string]bool{"gpu": large == 0}
+			for i := range in.Snap.Jobs {
+				in.Snap.Jobs[i].TimeLimit = 10 * time.Hour
+			}
+			for n := range in.Snap.Nodes {
+				node := &in.Snap.Nodes[n]
+				node.GPUs, node.Units, node.CPUs, node.Planned = 8, 8*job.Units, 256, large > 0 && n < 60
+				for g := range 4 * (1 + min(n/60, 1)) {
+					j := running(fmt.Sprint("r", n, "-", g), node.Name, g, job.WholeGPU, 0)
+					j.TimeLimit, j.Partition, j.User, j.CPUs = time.Hour, "gpu", node.Name, 1
+					in.Snap.Jobs = append(in.Snap.Jobs, j)
+				}
+			}
+			for f := range large {
+				j := whole(fmt.Sprint("f", f), 8, 2, "Resources")
+				j.Partition, j.TimeLimit, j.Priority = "gpu", 10*time.Hour, int64(1e6-f)
+				in.Snap.Jobs = append(in.Snap.Jobs, j)
+			}
+			p := shortest(slowing(.02))
+			for b.Loop() {
+				p.Plan(in)
+			}
+		})
 	}
 }

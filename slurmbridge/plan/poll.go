@@ -46,12 +46,16 @@ type poll struct {
 	grain     int                    // of how many CPUs at a time Slurm allocates, the most on any node
 
 	// What many jobs have in common, found once: by their demands the GPUs that they may use and whether they may have one
-	// without shares, and by partition a node of each kind that allocates several CPUs at a time.
+	// without shares, by partition a node of each kind that allocates several CPUs at a time, and the nodes that other
+	// users keep a user's jobs off.
 	reaches  map[demand]reach
 	fits     map[fit]reach
-	mig      bool // some GPUs are MIG instances
 	unshared map[demand]bool
 	grains   map[string][]*job.Node
+	others   map[tenant][]string
+
+	sizes map[string]int // by type: see size
+	mig   bool           // some GPUs are MIG instances
 }
 
 // gpuRef is a GPU of the State in the poll.
@@ -93,7 +97,8 @@ func newPoll(in *Input) *poll {
 	p := &poll{
 		Input: in, grain: 1, seats: in.Tracker.Seats(),
 		index: map[job.GPUAddr]int{}, nodes: map[string][]int{}, shelves: map[shelf][]int{},
-		jobs: make(map[string]*job.Job, len(in.Snap.Jobs)), users: map[string][]string{},
+		jobs: make(map[string]*job.Job, len(in.Snap.Jobs)), users: map[string][]string{}, others: map[tenant][]string{},
+		sizes:    map[string]int{},
 		starting: map[string]bool{}, closed: map[int]bool{}, unsettled: map[string]bool{}, onWay: map[string][]placement{},
 		reaches: map[demand]reach{}, fits: map[fit]reach{}, unshared: map[demand]bool{}, grains: map[string][]*job.Node{},
 	}
@@ -109,9 +114,6 @@ func newPoll(in *Input) *poll {
 			continue
 		}
 		p.addRunning(j)
-		for host := range text.ExpandHosts(j.Nodes) {
-			p.users[host] = append(p.users[host], j.User)
-		}
 	}
 	slices.SortFunc(p.pending, ByPriority)
 	for g := range p.State.GPUs {
@@ -136,7 +138,7 @@ func (p *poll) addNode(node *job.Node) {
 	typed := node.Typed()
 	oneUser := slices.ContainsFunc(node.Partitions, func(name string) bool { return p.Snap.OneUser[name] })
 	p.owned = p.owned || oneUser || node.Owner != ""
-	for _, i := range filled(node) {
+	for _, i := range p.filled(node) {
 		c, addr := node.Card(i), job.GPUAddr{Node: node.Name, GPU: i}
 		if c.Units < job.Units {
 			continue // without shares: no business of the bridge's
@@ -147,7 +149,7 @@ func (p *poll) addNode(node *job.Node) {
 		if typed {
 			ref.typ = c.Type
 		}
-		_, ref.instance = job.InstanceOf(c.Type)
+		ref.instance = p.size(c.Type) != noInstance
 		p.mig = p.mig || ref.instance
 		p.index[addr], p.gpus = g, append(p.gpus, ref)
 		p.nodes[node.Name], p.shelves[ref.shelf()] = append(p.nodes[node.Name], g), append(p.shelves[ref.shelf()], g)
@@ -160,20 +162,28 @@ func (p *poll) addNode(node *job.Node) {
 
 // filled lists a node's GPUs in the order in which jobs are to fill them: MIG instances before whole GPUs, the smallest
 // first, and otherwise as Slurm counts them.
-func filled(node *job.Node) []int {
+func (p *poll) filled(node *job.Node) []int {
 	out := make([]int, node.GPUs)
 	for i := range out {
 		out[i] = i
 	}
-	size := func(i int) int {
-		of, instance := job.InstanceOf(node.Card(i).Type)
-		if !instance {
-			return math.MaxInt
-		}
-		return of.GB
-	}
+	size := func(i int) int { return p.size(node.Card(i).Type) }
 	slices.SortStableFunc(out, func(a, b int) int { return cmp.Compare(size(a), size(b)) })
 	return out
+}
+
+// noInstance is the size of what is no MIG instance, larger than any of them.
+const noInstance = math.MaxInt
+
+// size is how much memory MIG instances of a type have, GB; noInstance where the type is no instance's.
+func (p *poll) size(typ string) int {
+	return once(p.sizes, typ, func() int {
+		of, instance := job.InstanceOf(typ)
+		if !instance {
+			return noInstance
+		}
+		return of.GB
+	})
 }
 
 // addRunning puts a job on the GPUs that it holds, of nodes in service.
@@ -188,6 +198,7 @@ func (p *poll) addRunning(j *job.Job) {
 }
 
 func (p *poll) addRunningOn(j *job.Job, node string, gpus []int) {
+	p.users[node] = append(p.users[node], j.User)
 	if j.State == job.Completing {
 		// Its processes have ended. By the time Slurm looks at what is released now, its shares and cores are free: until its
 		// epilog has ended nothing starts on the node. How many cores it has of each of several nodes isn't known.
@@ -292,25 +303,29 @@ func (p *poll) oneUser(j *job.Job) bool {
 	return !slices.ContainsFunc(j.Partitions(), func(name string) bool { return !p.Snap.OneUser[name] })
 }
 
+// tenant is a user whose jobs are to be on nodes with no other user's, or, not alone, on nodes that no other user has.
+type tenant struct {
+	user  string
+	alone bool
+}
+
 // othersHave returns the nodes that other users keep a job off.
 func (p *poll) othersHave(j *job.Job) []string {
-	alone := p.oneUser(j)
-	if !alone && !p.owned {
+	t := tenant{j.User, p.oneUser(j)}
+	if !t.alone && !p.owned {
 		return nil
 	}
-	var out []string
-	for name, gpus := range p.nodes {
-		owner := p.gpus[gpus[0]].node.Owner
-		others := owner != "" && owner != j.User
-		for _, user := range p.users[name] {
-			others = others || alone && user != j.User
+	return once(p.others, t, func() (out []string) {
+		others := func(user string) bool { return user != t.user }
+		for name, gpus := range p.nodes {
+			owner := p.gpus[gpus[0]].node.Owner
+			if owner != "" && others(owner) || t.alone && slices.ContainsFunc(p.users[name], others) {
+				out = append(out, name)
+			}
 		}
-		if others {
-			out = append(out, name)
-		}
-	}
-	slices.Sort(out)
-	return out
+		slices.Sort(out)
+		return out
+	})
 }
 
 // keepsTurn reports whether a job was released to keep its turn.

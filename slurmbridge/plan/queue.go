@@ -163,16 +163,22 @@ func (q *queue) closedFor(j *job.Job) string {
 		q.closedTo[j.Ref] = cmp.Or(q.closedTo[j.Ref],
 			"other users' jobs are on "+strings.Join(others, ", ")+", and a node is one user's at a time (ExclusiveUser)")
 	}
-	again, may := q.budget.Again(j), mayRun(j)
-	untried := func(r gpuRef) bool {
-		name := r.node.Name
-		idle := len(q.State.GPUs[q.index[job.GPUAddr{Node: name, GPU: r.index}]].Running) == 0
-		return idle && may(r.node) && !slices.Contains(closed, name) && !slices.Contains(again, name)
-	}
-	if len(again) > 0 && slices.ContainsFunc(q.gpus, untried) {
+	if again := q.budget.Again(j); again != nil && q.hasIdle(j, slices.Concat(closed, again)) {
 		closed = append(closed, again...)
 	}
 	return strings.Join(closed, ",")
+}
+
+// hasIdle reports whether a GPU is idle on a node where a job may run, of other nodes than those without.
+func (q *queue) hasIdle(j *job.Job, without []string) bool {
+	may := mayRun(j)
+	for g := range q.State.GPUs {
+		node := q.gpus[g].node
+		if len(q.State.GPUs[g].Running) == 0 && !slices.Contains(without, node.Name) && may(node) {
+			return true
+		}
+	}
+	return false
 }
 
 // ignoredAfterS is how long Slurm leaves a foreign job pending next to enough idle GPUs, s, before the bridge concludes

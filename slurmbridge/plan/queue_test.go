@@ -337,6 +337,9 @@ func TestNodesOfOneUserAtATime(t *testing.T) {
 	must.Equal(t, q.State.GPUs[3].Spec.SameUser, true, "sharers are one user's")
 	in.Snap.Nodes[1].Owner = "bob"
 	must.Equal(t, gpus(0), []int{0, 1}, "a node that Slurm keeps for another user")
+	in = snapshot(job1, job2)
+	in.Snap.Nodes, in.Snap.OneUser = in.Snap.Nodes[:1], map[string]bool{"gpu": true}
+	must.Equal(t, sharesOf(shortest(slowing(9)).Plan(in)), map[string]int{"1": 100}, "two users in one plan")
 }
 
 // Of an array that may run two of its tasks at a time no more than two are in the queue, the first ones; those that run

@@ -94,20 +94,17 @@ func (r *pass) noteWaiting() {
 		case j.StartS() < math.MaxFloat64:
 			r.plan.Starts[j.ID] = tracker.Time(r.now.NowS + j.StartS())
 		}
-		idles := idle(&j)
+		idles, keeper := idle(&j), ""
 		for _, g := range planned {
 			name := r.now.GPUs[g].Node
-			switch {
-			case idles || !j.MayUse(g):
-			case r.backfills(&j, name):
-				idles = true
-			default: // plain Slurm would keep it waiting, too
-				r.limited[j.ID] = fmt.Sprintf("Slurm keeps %s for job %s, and starts a job of lower priority there only if its "+
-					"time limit ends before", name, r.kept[name].by.Ref)
+			if idles || name == keeper || !j.MayUse(g) {
+				continue
 			}
+			idles, keeper = r.backfills(&j, name), name
 		}
-		if idles {
-			delete(r.limited, j.ID)
+		if !idles && keeper != "" { // plain Slurm would keep it waiting, too
+			r.limited[j.ID] = fmt.Sprintf("Slurm keeps %s for job %s, and starts a job of lower priority there only if its "+
+				"time limit ends before", keeper, r.kept[keeper].by.Ref)
 		}
 		if !idles || j.StartS() > 0 && !spare(&j) { // it isn't the bridge that keeps it waiting
 			switch own := r.jobs[j.ID]; {
@@ -131,10 +128,12 @@ func (r *pass) isDrawn(j *job.Job) bool {
 	if r.Bounds == nil {
 		return false
 	}
-	may := mayRun(j)
 	return slices.ContainsFunc(r.Bounds.Reservations, func(v job.Reservation) bool {
-		return v.Draws(j, r.Snap.At) &&
-			slices.ContainsFunc(r.Snap.Nodes, func(n job.Node) bool { return n.Reserved && v.Holds(n.Name) && may(&n) })
+		if !v.Draws(j, r.Snap.At) {
+			return false
+		}
+		may := mayRun(j)
+		return slices.ContainsFunc(r.Snap.Nodes, func(n job.Node) bool { return n.Reserved && v.Holds(n.Name) && may(&n) })
 	})
 }
 
