@@ -66,6 +66,8 @@ type Plan struct {
 	Broken int
 	// Idle holds the jobs left waiting although a GPU that they may use is idle.
 	Idle map[string]bool
+	// PassedOver holds the released jobs that Slurm won't start where they were sent: it keeps the node for another job.
+	PassedOver map[string]bool
 	// Unstarted holds jobs that are not the bridge's and that Slurm leaves pending although as many GPUs are idle as
 	// they take.
 	Unstarted map[string]bool

@@ -44,6 +44,29 @@ func TestSentWhereSlurmStartsIt(t *testing.T) {
 	must.Equal(t, short.ReqNodes != "", true, "the one whose limit ends in time is sent to a kept node")
 }
 
+// A job that was sent to a node before Slurm said that it keeps the node for another job is soon taken back, so that one
+// which Slurm starts there can go.
+func TestTakenBackFromAKeptNode(t *testing.T) {
+	m := newModel()
+	m.nodes = append(m.nodes, node("n1", 2, 16))
+	wholeGPUs(m, 1, 3*time.Hour)
+	b := bridge(m, m.mem)
+	tick(t, b, m, 2*time.Second)
+	wholeGPUs(m, 2, 2*time.Hour)
+	long := m.submit("ann", time.Minute, light(), true)
+	long.TimeLimit = 10 * time.Hour
+	tick(t, b, m, 2*time.Second)
+	must.Equal(t, long.ReqNodes != "" || len(long.Dependency.List) == 0, true, "it is sent")
+	m.nodes[0].Planned = true
+	short := m.submit("bob", time.Minute, light(), true)
+	short.TimeLimit = time.Hour
+	for range 20 {
+		tick(t, b, m, time.Second)
+	}
+	must.Equal(t, len(long.Dependency.List), 1, "the one that can't start is behind the gate")
+	must.Equal(t, len(short.Dependency.List), 0, "the one that Slurm would start is sent")
+}
+
 // A job that is released and doesn't start, wherever it is sent, waits for no longer than max_delay in all: then it is
 // Slurm's. The nodes are tried in turn.
 func TestToAndFroIsBounded(t *testing.T) {

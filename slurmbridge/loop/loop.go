@@ -96,7 +96,7 @@ type Bridge struct {
 	maxDelay   float64 // of any job so far, s
 	// thought is how long the last round took until it knew what to do.
 	thought time.Duration
-	// bounds are what limits may not be raised beyond, as of boundsAt; nil = not known.
+	// bounds are what operators have set, as of boundsAt; nil = not known.
 	bounds   *job.Bounds
 	boundsAt time.Time
 	// nearLimit: a job that shares comes near its time limit.
@@ -237,9 +237,9 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	if b.acting() == job.Active {
 		gate = b.Gate.ID()
 	}
-	b.reopen(ctx, snap)
+	bounds := b.readBounds(ctx, snap)
 	in, repairs, events := b.observe(snap, gate)
-	in.Bounds = b.readBounds(ctx, snap)
+	in.Bounds = bounds
 	repairs = append(repairs, b.orphans(in)...)
 	b.report(events)
 	b.ended(ctx, snap, events)
@@ -450,6 +450,7 @@ func (b *Bridge) countDelays(snap *job.Snapshot) {
 	idle, unstarted, dt := map[string]bool{}, map[string]bool{}, 0.0
 	if old := b.status.Load(); old != nil && old.Plan != nil && !b.tracker.LastAt.IsZero() {
 		idle, unstarted, dt = old.Plan.Idle, old.Plan.Unstarted, max(0, snap.At.Sub(b.tracker.LastAt).Seconds())
+		b.tracker.PassedOver = old.Plan.PassedOver
 	}
 	undone := b.undone()
 	b.tracker.MaxDelayS = b.Planner.Decider.Guard.DelayLimitS()

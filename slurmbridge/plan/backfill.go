@@ -84,8 +84,8 @@ func (q *queue) fitsFrom(f *rlcore.Job, node string) (fromS float64, fits bool) 
 			continue
 		}
 		end := 0.0
-		for i := range q.State.GPUs[g].Running {
-			x := &q.State.GPUs[g].Running[i]
+		for i := range q.present[g] {
+			x := &q.present[g][i]
 			end = max(end, cmp.Or(x.LimitS, math.Inf(1))-x.ElapsedS)
 		}
 		ends = append(ends, end)

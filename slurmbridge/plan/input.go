@@ -30,7 +30,7 @@ type Input struct {
 	// Touched holds the jobs that repairs are about to change. The plan leaves them out: the poll is no longer true of
 	// them.
 	Touched map[string]bool
-	// Bounds limit how far time limits may be raised; nil = unknown, or limits stay as they are.
+	// Bounds are what operators have set, without MaxTime where time limits stay as they are; nil = unknown.
 	Bounds *job.Bounds
 	// Terms by ref.
 	Terms map[string]job.Terms

@@ -58,7 +58,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	r.plan = &job.Plan{
 		At: in.Snap.At, Plain: plain, Running: &q.State, Unstarted: q.unstarted, Limited: q.limited,
 		Ungated: q.reasons, NotAdopted: q.notAdopted, Explanations: map[string]*job.Explanation{}, Idle: map[string]bool{},
-		Starts: map[string]time.Time{}, InCompany: map[string]bool{}, Order: map[string]int{},
+		PassedOver: map[string]bool{}, Starts: map[string]time.Time{}, InCompany: map[string]bool{}, Order: map[string]int{},
 	}
 	r.guard.Begin(&r.now)
 	mayGroup := in.Gate != "" && !in.Unproved || in.Shadow

@@ -8,6 +8,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
@@ -46,18 +47,20 @@ func (r *pass) keepTurns() {
 	}
 }
 
-// noteReleased notes the jobs that wait where they were sent, though Slurm would start them elsewhere.
+// noteReleased notes the jobs that wait where they were sent, though Slurm would start them elsewhere, or says by now
+// that it keeps the node from them.
 func (r *pass) noteReleased() {
 	for ref := range r.starting {
-		seat, own := r.seats[ref], r.jobs[ref]
+		seat, was := r.seats[ref], *r.jobs[ref]
 		if seat.Member.State != job.MemberWaiting {
 			continue
 		}
-		j := r.convert(own)
-		any := *own
-		any.ReqNodes = seat.Member.WasNodes
-		j.GPUs = r.reach(&any, r.closedFor(&any), "").gpus
-		r.plan.Idle[ref] = r.startsElsewhere(&j, seat.Group.Node, r.now.GPUs)
+		j, node := r.convert(&was), seat.Group.Node
+		was.ReqNodes = seat.Member.WasNodes
+		was.Request = text.ParseRequest(text.TRES{PerNode: seat.Member.WasGres})
+		j.GPUs = r.reach(&was, r.closedFor(&was), r.wanted(&was)).gpus
+		r.plan.Idle[ref] = r.startsElsewhere(&j, node, r.now.GPUs)
+		r.plan.PassedOver[ref] = r.kept[node].planned && !r.backfills(&j, node)
 	}
 }
 

@@ -96,6 +96,17 @@ func send(in *Input, ref string, kind job.GroupKind, shares int) {
 	}
 }
 
+// A released job waits for the bridge beside an idle GPU only if that is of the type which its owner asked for.
+func TestAnotherTypeIsNoneToWaitBeside(t *testing.T) {
+	for was, idle := range map[string]bool{"shard:titanxp:100": false, "shard:t4:100": true, "shard:100": true} {
+		in := snapshot(running("b", "n1", 1, job.WholeGPU, 0))
+		in.Snap.Nodes[1].GPUType = "t4"
+		send(in, "1", job.StartNow, 50)
+		in.Tracker.Groups[7].Members[0].WasGres = was
+		must.Equal(t, planner().Plan(withCards(in)).Idle["1"], idle, was)
+	}
+}
+
 // While a job waits for its turn with 70 shares no group gives a member 30 or fewer: the job would start next to it.
 func TestNoMemberFitsNextToAJobThatKeepsItsTurn(t *testing.T) {
 	for shares, want := range map[int]int{70: 31, 90: 11} {

@@ -373,7 +373,7 @@ func (o *observer) hindrance(g *job.Group) (cause job.Cause, ok bool) {
 func (o *observer) passedOver(g *job.Group) bool {
 	return slices.ContainsFunc(g.Members, func(m job.Member) bool {
 		j := o.jobs[m.Ref]
-		return m.State == job.MemberWaiting && j != nil && limit.PassedOver(j.Reason)
+		return m.State == job.MemberWaiting && j != nil && (limit.PassedOver(j.Reason) || o.t.PassedOver[m.Ref])
 	})
 }
 

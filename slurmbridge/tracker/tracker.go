@@ -47,6 +47,8 @@ type Tracker struct {
 	Plain *schedule.Plain `json:"plain"`
 	// MaxDelayS bounds Wait.DelayedS of a released job, s: after that it is left to Slurm. 0 = nothing bounds it.
 	MaxDelayS float64 `json:"-"`
+	// PassedOver holds what the last plan says of released jobs; see job.Plan.
+	PassedOver map[string]bool `json:"-"`
 	// LastAt is the time of the last poll, zero before the first.
 	LastAt time.Time `json:"-"`
 	NextID int64     `json:"-"`
