@@ -403,7 +403,7 @@ const AllPartitions = "*"
 
 // Bounds are what operators have set: what time limits of running jobs may not be raised beyond, and what is closed.
 type Bounds struct {
-	// MaxTime is the longest time limit by partition, 0 = any.
+	// MaxTime is the longest time limit by partition, 0 = any. None is raised in a partition that isn't there.
 	MaxTime      map[string]time.Duration
 	Reservations []Reservation
 	// Closed are the partitions that an operator has closed: Slurm starts no job there.

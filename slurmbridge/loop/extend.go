@@ -44,11 +44,10 @@ func (b *Bridge) extend(ctx context.Context, in *plan.Input) []job.Change {
 		if by <= 0 {
 			continue
 		}
-		bounds := b.readBounds(ctx, in.Snap)
-		if bounds == nil {
+		if in.Bounds == nil {
 			return nil
 		}
-		limit := min(j.TimeLimit+by, extend.Latest(j, in.Snap.At, c.RunS, bounds))
+		limit := min(j.TimeLimit+by, extend.Latest(j, in.Snap.At, c.RunS, in.Bounds))
 		if limit <= j.TimeLimit {
 			if b.tracker.Refuse(j, in.Snap.At) {
 				b.Log.Warn("job may miss its time limit for sharing, and MaxTime, a reservation or its deadline leave no room",
@@ -75,44 +74,39 @@ func (b *Bridge) extend(ctx context.Context, in *plan.Input) []job.Change {
 	return out
 }
 
-// boundsLast is for how long what bounds the time limits is known.
+// boundsLast is for how long what operators have set is known.
 const boundsLast = time.Minute
 
-// readBounds reads what no time limit may be raised beyond, once a minute while jobs share; nil = it isn't known, or no
-// limit is raised.
+// readBounds reads what operators have set, once a minute while jobs share, and at each poll while that is what jobs
+// wait for; nil = it isn't known. It ends the limits that they have lifted.
 func (b *Bridge) readBounds(ctx context.Context, snap *job.Snapshot) *job.Bounds {
 	shares := func(j job.Job) bool { return j.Request.Kind == job.Shares }
-	if !b.ExtendLimit || b.acting() != job.Active || !slices.ContainsFunc(snap.Jobs, shares) {
+	closed := b.tracker.Limits.ByOperator()
+	switch {
+	case b.acting() != job.Active || !closed && !slices.ContainsFunc(snap.Jobs, shares):
 		return nil
-	}
-	if b.bounds != nil && snap.At.Sub(b.boundsAt) < boundsLast {
+	case b.bounds != nil && !closed && snap.At.Sub(b.boundsAt) < boundsLast:
 		return b.bounds
 	}
-	bounds, err := b.Slurm.Bounds(ctx)
+	read, err := b.Slurm.Bounds(ctx)
 	b.complain("time limits are not raised; each poll tries again", err)
 	if err != nil {
 		b.bounds = nil
 		return nil
 	}
-	if b.PastMaxTime {
-		most := make(map[string]time.Duration, len(bounds.MaxTime))
-		for p := range bounds.MaxTime {
-			most[p] = 0
+	b.tracker.Limits.Reopen(read, snap.At)
+	bounds := *read
+	switch {
+	case !b.ExtendLimit:
+		bounds.MaxTime = nil
+	case b.PastMaxTime:
+		bounds.MaxTime = make(map[string]time.Duration, len(read.MaxTime))
+		for p := range read.MaxTime {
+			bounds.MaxTime[p] = 0
 		}
-		bounds = &job.Bounds{MaxTime: most, Reservations: bounds.Reservations, Closed: bounds.Closed}
 	}
-	b.bounds, b.boundsAt = bounds, snap.At
-	return bounds
-}
-
-// reopen ends the limits that operators have set and lifted.
-func (b *Bridge) reopen(ctx context.Context, snap *job.Snapshot) {
-	if b.acting() != job.Active || !b.tracker.Limits.ByOperator() {
-		return
-	}
-	if bounds, err := b.Slurm.Bounds(ctx); err == nil { // else each is tried again in its time
-		b.tracker.Limits.Reopen(bounds, snap.At)
-	}
+	b.bounds, b.boundsAt = &bounds, snap.At
+	return b.bounds
 }
 
 // grouped are the GPUs where a job runs in a group that the bridge has made.

@@ -227,3 +227,23 @@ func TestMoreTimeAfterTheJournalIsLost(t *testing.T) {
 		must.Equal(t, victim.TimeLimit <= 5*time.Minute, true, "its limit is %v", victim.TimeLimit)
 	}
 }
+
+// A job that Slurm may start in a reservation that it doesn't ask for is left to Slurm, whether limits are raised or not.
+func TestDrawnWhereLimitsStay(t *testing.T) {
+	for _, raises := range []bool{true, false} {
+		m := newModel()
+		m.nodes = append(m.nodes, node("n1", 1, 16), node("n2", 1, 16))
+		m.nodes[1].Reserved = true
+		wholeGPUs(m, 1, 3*time.Hour)
+		m.jobs[0].ReqNodes = "n1"
+		m.bounds = job.Bounds{Reservations: []job.Reservation{
+			{Name: "class", Start: m.now.Add(-time.Hour), End: m.now.Add(time.Hour), Magnetic: true},
+		}}
+		b := bridge(m, m.mem)
+		b.ExtendLimit = raises
+		tick(t, b, m, 2*time.Second)
+		j := m.submit("ann", time.Minute, light(), true)
+		tick(t, b, m, 5*time.Second)
+		must.Equal(t, len(j.Dependency.List), 0, "limits are raised: %v", raises)
+	}
+}
