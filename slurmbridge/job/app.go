@@ -12,7 +12,7 @@ import (
 // App is a job's application.
 type App struct {
 	Key string
-	// Profile is that of the GPU model on which the application is fastest; nil = no complete run is known.
+	// Profile is the application's on the GPU model where it is fastest; nil = no complete run is known.
 	Profile *rlcore.Profile
 	// Cards holds the profile on each GPU model of the cluster, nil where none is known; Cards is nil where there is one
 	// model.
@@ -22,7 +22,7 @@ type App struct {
 // UnseenCard is the model of a GPU that no record has named and that may differ from all others.
 const UnseenCard = "?"
 
-// On is the application's profile on a GPU model, nil = none is known; model "" = on any.
+// On returns the application's profile on a GPU model, nil = none is known; model "" = any model.
 func (a *App) On(card string) *rlcore.Profile {
 	switch {
 	case a.Profile == nil || card == "" || a.Profile.Card == "":
@@ -79,7 +79,7 @@ func NameCards(seen map[GPUAddr]string, nodes []Node) map[GPUAddr]string {
 	return out
 }
 
-// CardNames are the different models that records have named.
+// CardNames lists the GPU models that records have named, each once.
 func CardNames(of map[GPUAddr]string) []string {
 	all := slices.Compact(slices.Sorted(maps.Values(of)))
 	return slices.DeleteFunc(all, func(card string) bool { return card == UnseenCard })
@@ -145,14 +145,13 @@ var (
 // UngatedReasons lists the reasons.
 func UngatedReasons() []Ungated { return slices.Collect(maps.Keys(ungatedFor)) }
 
-// String is the reason in words.
+// String returns the reason in words.
 func (u Ungated) String() string { return ungatedFor[u] }
 
-// mostOfScript is how much of a script is kept, bytes.
+// mostOfScript is the length of the part of a script that is kept, bytes.
 const mostOfScript = 256 << 10
 
-// ShortScript is a script that fits into memory with many others. What is beyond its first part still counts, as a
-// hash.
+// ShortScript shortens a script so that many fit into memory: its first mostOfScript bytes and a hash of the rest.
 func ShortScript(script []byte) []byte {
 	if len(script) <= mostOfScript {
 		return script

@@ -53,8 +53,8 @@ func notedValue(v string) string {
 	return hidden(v)
 }
 
-// hidden stands for a word that isn't shown: a hash, and the numbers in it, by which names in a row are known
-// (part_007.csv): "~abcdefgh_007.f".
+// hidden replaces a word by a hash and the numbers in the word, so that numbered names (part_007.csv) are still known
+// as a series: "~abcdefgh_007.f".
 func hidden(word string) string {
 	numbers, n := "", 0
 	masked := noteDigits.ReplaceAllStringFunc(word, func(found string) string {
@@ -72,7 +72,7 @@ func hidden(word string) string {
 	return "~" + noteHash(masked) + numbers + ".f"
 }
 
-// noteHash is a hash of 32 bits, in numbers that every Lua holds exactly, as eight letters.
+// noteHash is a 32-bit hash as eight letters, computed in numbers that every Lua represents exactly.
 func noteHash(s string) string {
 	h := uint64(5381)
 	for _, c := range []byte(s) {

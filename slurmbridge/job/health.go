@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// HealthState is one word for whether the bridge can do what it is for.
+// HealthState says in one word whether the bridge can make jobs share.
 type HealthState string
 
 // The states of health.
@@ -36,7 +36,7 @@ type GPUCount struct {
 	Open      int `json:"open"`        // of those: in a partition in which jobs may share
 }
 
-// CountGPUs counts a poll's GPUs.
+// CountGPUs counts the GPUs of a poll.
 func (f *PartitionFilter) CountGPUs(s *Snapshot) (c GPUCount) {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
@@ -64,15 +64,15 @@ func (f *PartitionFilter) opens(s *Snapshot, n *Node) bool {
 	return !f.mixes(s, n) && slices.ContainsFunc(n.Partitions, covers)
 }
 
-// HarmCount counts the runs of the last day that shared a GPU, and those of them that were worse off for it, by kind.
+// HarmCount counts the last day's runs that shared a GPU, and by kind those that sharing made worse off.
 type HarmCount struct {
 	Shared int            `json:"shared"`
 	Harmed int            `json:"harmed"`
 	Kinds  map[string]int `json:"kinds,omitempty"`
 }
 
-// More than one shared run in mostHarmed that is worse off than on plain Slurm is more than the promise allows for,
-// where there were leastHarmed such runs. Chosen: simulated worlds have one in two hundred.
+// The bridge is impaired if, of at least leastHarmed shared runs, more than one in mostHarmed is worse off than on
+// plain Slurm. Both are chosen: in simulated worlds it is one run in two hundred.
 const (
 	mostHarmed  = 20
 	leastHarmed = 3

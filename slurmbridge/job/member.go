@@ -12,28 +12,28 @@ type Member struct {
 	User   string `json:"user"`
 	App    string `json:"app,omitempty"`
 	Shares int    `json:"shares"`
-	// GPUType is the type of GPU that the shares are asked for of, "" = any; see Node.Typed.
+	// GPUType is the type of the GPU whose shares the job requests, "" = any; see Node.Typed.
 	GPUType string `json:"gpu_type,omitempty"`
-	// MemMiB is the most device memory it may take where MPS can hold it to that, MiB; 0 = any.
+	// MemMiB is the limit on the job's device memory where MPS can enforce one, MiB; 0 = none.
 	MemMiB int64 `json:"mem_mib,omitempty"`
-	// ProcessMiB is the same for each of its processes, where it has several; 0 = it has one.
+	// ProcessMiB is the limit for each process of a job with several; 0 = it has one.
 	ProcessMiB int64 `json:"process_mib,omitempty"`
-	// Tried: it runs alone with MemMiB, so that it is seen what its application needs.
+	// Tried: the job runs alone with MemMiB, to show how much memory its application needs.
 	Tried bool `json:"tried,omitempty"`
-	// First: its application's first run is under MPS, alone.
+	// First: this is its application's first run under MPS, and it runs alone.
 	First bool `json:"first,omitempty"`
-	// OwnLimit is its time limit without the time that it was lent, 0 = it was lent none.
+	// OwnLimit is the job's time limit before the bridge raised it, 0 = the bridge didn't.
 	OwnLimit time.Duration `json:"own_limit,omitempty"`
 	// WasGres and WasNodes are the values that the bridge replaced and restores.
 	WasGres  string `json:"was_gres"`
 	WasNodes string `json:"was_nodes"`
-	// Sharing is the kind of its shares where WasGres names whole GPUs: the job is adopted. Rule is the site's by which it
-	// is, Contract the slowdown and Grace the delay that the rule allows.
+	// Sharing is set for an adopted job, whose WasGres names whole GPUs: the kind of its shares. Rule is the site's rule
+	// that adopted it, Contract the slowdown and Grace the delay that the rule allows.
 	Sharing  Sharing `json:"sharing,omitempty"`
 	Rule     string  `json:"rule,omitempty"`
 	Contract float64 `json:"contract,omitempty"`
 	Grace    float64 `json:"grace,omitempty"`
-	// Host is its part of the cores and the memory that it has by default, WasHost all of them; 0 = they are its own.
+	// Host is the member's part of its default cores and memory, WasHost all of them; 0 = its owner requested them.
 	Host    Defaults `json:"host,omitzero"`
 	WasHost Defaults `json:"was_host,omitzero"`
 	// Predicted is the slowdown predicted when the group was decided, 0 = none was.
@@ -46,18 +46,18 @@ type Member struct {
 	State MemberState `json:"state,omitempty"`
 	// Start is when the member first ran, zero = it was never seen running.
 	Start time.Time `json:"start,omitzero"`
-	// Misplaced says that it was seen on another of its node's GPUs than planned.
+	// Misplaced: a poll showed the member on another GPU of its node than the planned one.
 	Misplaced bool `json:"misplaced,omitempty"`
 	// Cause says why the member is being restored; Tries counts the attempts to restore it or to hand it back.
 	Cause Cause `json:"cause,omitzero"`
 	Tries int   `json:"tries,omitempty"`
-	// Awaited says that another job waits for this one's end.
+	// Awaited: another job waits for this one's end.
 	Awaited bool `json:"awaited,omitempty"`
-	// Alone says that the member is restored to run with a GPU of its own.
+	// Alone: the member is restored so that it runs with a GPU of its own.
 	Alone bool `json:"alone,omitempty"`
 }
 
-// MemberState is how far a member of a group has come. The transitions that may happen are a table in package release.
+// MemberState is a stage in the life of a group's member. Package release has the table of allowed transitions.
 type MemberState string
 
 // The states of a member. The last five are final; their values are what the journal and `why` print.
@@ -68,9 +68,9 @@ const (
 	MemberWaiting MemberState = "waiting"
 	// MemberRunning: seen running.
 	MemberRunning MemberState = "running"
-	// MemberRestoring: it is given back what it had, until a poll shows that it has it.
+	// MemberRestoring: the bridge writes back what it replaced, until a poll shows the old values.
 	MemberRestoring MemberState = "restoring"
-	// MemberHandingBack: its owner edited it; what the owner did not edit is restored.
+	// MemberHandingBack: the owner edited the job; the bridge restores the fields that the owner left alone.
 	MemberHandingBack MemberState = "handing-back"
 
 	MemberEnded     MemberState = "ended"
@@ -80,7 +80,7 @@ const (
 	MemberMoved     MemberState = "moved" // a later group has it
 )
 
-// Final reports whether a member in this state needs no more looking after.
+// Final reports whether the bridge is done with a member in this state.
 func (s MemberState) Final() bool {
 	switch s {
 	case MemberEnded, MemberCancelled, MemberEdited, MemberRestored, MemberMoved:
@@ -94,7 +94,7 @@ func (s MemberState) Pending() bool {
 	return s == MemberPrepared || s == MemberWaiting || s == MemberHandingBack
 }
 
-// Ran reports whether the member was seen running. A journal may hold one that runs without a start.
+// Ran reports whether a poll showed the member running. In a damaged journal a running member may lack a start.
 func (m *Member) Ran() bool { return m.State == MemberRunning || !m.Start.IsZero() }
 
 // CauseKind is why a member is restored.
@@ -127,7 +127,7 @@ var (
 	CauseEdited     = causeKind("edited", "its owner edited it")
 )
 
-// String says the kind to people.
+// String returns the kind in words.
 func (k CauseKind) String() string { return causes[k] }
 
 // Cause is why a member is restored.
@@ -136,10 +136,10 @@ type Cause struct {
 	Detail string    `json:"detail,omitempty"`
 }
 
-// String says the cause to people.
+// String returns the cause in words.
 func (c Cause) String() string { return c.Kind.String() + c.Detail }
 
-// UnmarshalText refuses states that there aren't: a damaged journal loses the group, not the bridge.
+// UnmarshalText refuses unknown states: a damaged journal costs a group, not the bridge's start.
 func (s *MemberState) UnmarshalText(b []byte) error {
 	if *s = MemberState(b); !s.Final() && !s.Pending() && *s != MemberRunning && *s != MemberRestoring {
 		return fmt.Errorf("unknown state %q of a member", b)
@@ -157,7 +157,7 @@ const (
 	Turn     GroupKind = "turn"  // one job, alone on whichever GPU Slurm gives it when its turn comes; no Node until then
 )
 
-// GroupState is how far a group has come.
+// GroupState is a stage in the life of a group.
 type GroupState string
 
 // The states of a group.
@@ -186,7 +186,7 @@ type Group struct {
 	Policy string `json:"policy,omitempty"`
 }
 
-// Clone returns a group that shares nothing with g.
+// Clone returns a deep copy.
 func (g *Group) Clone() Group {
 	out := *g
 	out.Members = slices.Clone(g.Members)
@@ -196,7 +196,7 @@ func (g *Group) Clone() Group {
 // Addr is the group's GPU.
 func (g *Group) Addr() GPUAddr { return GPUAddr{Node: g.Node, GPU: g.GPU} }
 
-// Where says in words on which GPU the group is; the GPU of a job that only keeps its turn is Slurm's to choose.
+// Where names the group's GPU in words. For a job that only keeps its turn Slurm chooses the GPU.
 func (g *Group) Where() string {
 	if g.Node == "" {
 		return "in its turn"
@@ -204,7 +204,7 @@ func (g *Group) Where() string {
 	return g.Addr().On()
 }
 
-// Refs returns the members that still need looking after.
+// Refs returns the members whose state isn't final.
 func (g *Group) Refs() []string {
 	var out []string
 	for i := range g.Members {

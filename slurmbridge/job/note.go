@@ -11,8 +11,8 @@ import (
 // CommentPrefix begins what the bridge and the job_submit script write into a job's AdminComment.
 const CommentPrefix = "slurmbridge: "
 
-// Defaults are the cores and the memory that a job has by its partition's defaults for a GPU, not by
-// its owner's word; 0 = by its owner's, or it has none.
+// Defaults are the cores and the memory that a job has from its partition's defaults per GPU; 0 = its owner requested
+// them, or there is no default.
 type Defaults struct {
 	CPUs   int   `json:"cpus,omitempty"`
 	MemMiB int64 `json:"mem_mib,omitempty"`
@@ -21,8 +21,7 @@ type Defaults struct {
 // Note is what the job_submit script notes of a submission, at the beginning of the AdminComment.
 type Note struct {
 	Defaults Defaults
-	// Args are the arguments of the script and the variables of --export: words separated by spaces, with a hash in the
-	// place of what isn't a number.
+	// Args are the script's arguments and the variables of --export, separated by spaces; see NoteArgs.
 	Args string
 	// App is what the job's owner calls its application by SLURMBRIDGE_APP in its environment.
 	App string
@@ -48,7 +47,7 @@ func ParseNote(adminComment string) (n Note, rest string) {
 	return n, rest
 }
 
-// Comment is the AdminComment that says the text and keeps the note.
+// Comment returns an AdminComment with the note and the text.
 func (n Note) Comment(text string) string {
 	note := ""
 	if n.Defaults != (Defaults{}) {
@@ -73,7 +72,7 @@ func (n Note) Comment(text string) string {
 	return strings.TrimSpace(CommentPrefix + note + text)
 }
 
-// Of is the part of a default for each of so many members of a group, at least 1.
+// Of divides a default among the members of a group; each gets at least 1.
 func (d Defaults) Of(members int) Defaults {
 	part := d
 	if d.CPUs > 0 {
@@ -90,13 +89,13 @@ func (d Defaults) Has(j *Job) bool { return d.hasCPUs(j) && d.hasMem(j) }
 
 func (d Defaults) hasCPUs(j *Job) bool { return d.CPUs == 0 || d.CPUs == j.CPUs }
 
-// Slurm may round what it prints.
+// Slurm may round the memory that it prints.
 func (d Defaults) hasMem(j *Job) bool {
 	return d.MemMiB == 0 || math.Abs(float64(d.MemMiB)-j.HostMemMiB) < .01*float64(d.MemMiB)
 }
 
-// Missing is what a pending job that was given a part of its defaults lacks of them; 0 = it has them, or
-// they were changed since.
+// Missing returns what a pending job that got a part of its defaults lacks of them; 0 = it has them all, or somebody
+// has changed them since.
 func (d Defaults) Missing(j *Job, part Defaults) Defaults {
 	if part.CPUs == 0 || d.hasCPUs(j) || !part.hasCPUs(j) {
 		d.CPUs = 0

@@ -10,7 +10,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 )
 
-// Step is what a change is for.
+// Step is the purpose of a change.
 type Step string
 
 // The steps.
@@ -27,14 +27,14 @@ const (
 // Change is one update with its reason.
 type Change struct {
 	Update Update
-	// Why is for people: the journal, `plan` and the log.
+	// Why is the reason in words, for the journal, `plan` and the log.
 	Why  string
 	Step Step
 	// Was holds the replaced values by ref, as the poll showed them.
 	Was map[string]string
 }
 
-// Text is the change as `plan` prints it. What an AdminComment says isn't shown.
+// Text returns the change as `plan` prints it, without the text of an AdminComment.
 func (c *Change) Text() string {
 	u := c.Update
 	u.AdminComment = nil
@@ -50,7 +50,7 @@ func (c *Change) Text() string {
 	return text
 }
 
-// Plan is what one poll leads to, small enough to read.
+// Plan is the outcome of one poll: what to change, and why.
 type Plan struct {
 	At time.Time
 	// Repairs concern jobs outside the planned groups: to gate, to restore, to ungate. They are applied first.
@@ -60,7 +60,7 @@ type Plan struct {
 	// Order holds the place, by ref, of members that start now on nodes with several GPUs: the groups that start on one of
 	// these are released with one update, which names their members in the order in which Slurm considers them.
 	Order map[string]int
-	// Explanations says, by ref, what was considered.
+	// Explanations holds, by ref, the combinations that were considered.
 	Explanations map[string]*Explanation
 	// Broken counts the policy's answers that were not a number.
 	Broken int
@@ -88,7 +88,7 @@ type Plan struct {
 	Running *rlcore.State
 }
 
-// Published returns the plan for readers of a status: what becomes of the planned groups changes no copy of them.
+// Published returns a copy for the status, with groups that later changes don't touch.
 func (p *Plan) Published() *Plan {
 	out := *p
 	out.Groups = slices.Clone(p.Groups)
@@ -98,7 +98,7 @@ func (p *Plan) Published() *Plan {
 	return &out
 }
 
-// PlannedGroup is a group and what makes it.
+// PlannedGroup is a group with the changes that make it.
 type PlannedGroup struct {
 	Group Group
 	// Prepare gives members their shares and their node while the gate keeps them.
@@ -116,15 +116,16 @@ func (p *Plan) Changes() []Change {
 	return out
 }
 
-// Explanation is what one plan has to say about one job; `why` prints it.
+// Explanation is one plan's account of one job; `why` prints it.
 type Explanation struct {
 	At    time.Time `json:"at"`
 	Ref   string    `json:"ref"`
 	App   string    `json:"app,omitempty"`
 	Known bool      `json:"known"` // the application has a profile
-	// AskedMiB is the memory that its owner says it needs, MiB, by which it shares without a profile; 0 = it doesn't.
+	// AskedMiB is the device memory that the owner says the job needs, MiB: a job without a profile shares by it; 0 = not
+	// said.
 	AskedMiB float64 `json:"asked_mib,omitempty"`
-	// Preallocates: it takes the card's memory at its start; see rlcore.Profile.Preallocating.
+	// Preallocates: the job allocates the card's memory at its start; see rlcore.Profile.Preallocating.
 	Preallocates bool `json:"preallocates,omitempty"`
 
 	Status string `json:"status"`
@@ -132,7 +133,7 @@ type Explanation struct {
 	Considered []Considered `json:"considered,omitempty"`
 	// Refused holds the first combinations with the job that the guard did not allow.
 	Refused []Refusal `json:"refused,omitempty"`
-	// KeptOut holds the reasons that alone kept it, first of the window, from a GPU with room that got no job; see
+	// KeptOut holds the vetoes that alone kept the job, first in its window, off a GPU with room that then got no job; see
 	// rlcore.Decision.KeptOut.
 	KeptOut []rlcore.Refusal `json:"-"`
 	// LatestDelayS is how many seconds longer the bridge alone may keep the job waiting.
@@ -160,7 +161,7 @@ type Considered struct {
 	Slowdown []float64 `json:"slowdown,omitempty"`
 }
 
-// String is the combination with its value and the slowdowns.
+// String returns the combination with its value and slowdowns.
 func (c Considered) String() string {
 	text := fmt.Sprintf("%s %s: value %.3g", strings.Join(c.Jobs, " + "), GPUAddr{c.Node, c.GPU}.On(), c.Value)
 	separator := ", slowdown "
@@ -177,7 +178,7 @@ type GPUAddr struct {
 	GPU  int
 }
 
-// On says in words that something is on the GPU.
+// On names the GPU in words: "on n1 gpu 0".
 func (a GPUAddr) On() string { return fmt.Sprintf("on %s gpu %d", a.Node, a.GPU) }
 
 // Mode says whether plans are applied.
@@ -214,7 +215,7 @@ func (r Refusal) String() string {
 // MarshalText makes JSON hold the sentence, as `why --json` documents it.
 func (r Refusal) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText keeps the sentence; it is never taken apart.
+// UnmarshalText keeps the sentence unparsed.
 func (r *Refusal) UnmarshalText(text []byte) error {
 	*r = Refusal{text: string(text)}
 	return nil

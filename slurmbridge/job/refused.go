@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// Codes of changes that weren't made, besides the names of Slurm's errors.
+// Codes of failed changes, besides Slurm's error names.
 const (
 	CodeOther   = "other"    // an error without a name
 	CodeNotDone = "not-done" // Slurm took the change, and the next poll doesn't show it
 )
 
-// NotDone is why a change with CodeNotDone wasn't made.
+// NotDone describes a change with CodeNotDone.
 const NotDone = "Slurm agreed to a change of it and didn't make it: " +
 	"a plugin of the site's, or the job's owner, changed it otherwise"
 
-// JobError is what Slurm says of one job of an update that it didn't make.
+// JobError is Slurm's error for one job of a failed update.
 type JobError struct {
 	Kind error  // ErrDown, ErrRefused or ErrNoJob
 	Code string // Slurm's name of the error, ESLURM_INVALID_GRES say; CodeOther
 	Text string // Slurm's words
 }
 
-// JobErrors is what Slurm says, by ref, of the jobs of an update that it didn't make. As an error it is of the gravest
-// kind: a slurmctld that is down, then a refusal, then a job that is gone.
+// JobErrors holds, by ref, Slurm's errors for the jobs of a failed update. As an error it is of the gravest kind among
+// them: ErrDown, then ErrRefused, then ErrNoJob.
 type JobErrors map[string]JobError
 
 func (e JobErrors) Error() string {
@@ -39,7 +39,7 @@ func (e JobErrors) Error() string {
 	return strings.Join(slices.Compact(said), "; ")
 }
 
-// Is reports whether the errors together are of a kind.
+// Is reports whether the gravest error is of the kind.
 func (e JobErrors) Is(kind error) bool {
 	gravest := error(nil)
 	for _, k := range []error{ErrNoJob, ErrRefused, ErrDown} {
@@ -52,7 +52,7 @@ func (e JobErrors) Is(kind error) bool {
 	return gravest != nil && errors.Is(gravest, kind)
 }
 
-// Add adds what the error of a command says of its jobs. One that names none of them is about all.
+// Add adds the error of a command on the given jobs. An error that names no job counts for all of them.
 func (e JobErrors) Add(err error, refs []string) {
 	var named JobErrors
 	if err == nil || errors.As(err, &named) {
@@ -70,7 +70,7 @@ func (e JobErrors) Add(err error, refs []string) {
 	}
 }
 
-// Err is the errors as one, nil = there are none.
+// Err returns the errors as one, nil if there are none.
 func (e JobErrors) Err() error {
 	if len(e) == 0 {
 		return nil
@@ -78,7 +78,7 @@ func (e JobErrors) Err() error {
 	return e
 }
 
-// RefusedChanges are the changes for one step that came to nothing for one reason.
+// RefusedChanges counts the failed changes of one step with one reason.
 type RefusedChanges struct {
 	Step Step   `json:"step"`
 	Code string `json:"code"` // see JobError, CodeNotDone
@@ -90,7 +90,7 @@ type RefusedChanges struct {
 	Last    time.Time `json:"last"`
 }
 
-// stepWords say what a change is for.
+// stepWords completes "Slurm refused to …".
 var stepWords = map[Step]string{
 	StepGate:    "put a job behind the gate",
 	StepPrepare: "give a job its shares of a GPU",
@@ -101,7 +101,7 @@ var stepWords = map[Step]string{
 	StepComment: "write a job's AdminComment",
 }
 
-// String says what was refused, for status and doctor.
+// String describes the refused changes for status and doctor.
 func (r *RefusedChanges) String() string {
 	what := fmt.Sprintf("%s, %s in the last day", stepWords[r.Step], times(r.Times))
 	text := fmt.Sprintf("Slurm refused to %s, job %s last: %s (%s)", what, r.Example, r.Text, r.Code)

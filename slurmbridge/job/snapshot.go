@@ -1,6 +1,6 @@
-// Package job holds the words of the controller: what Slurm says (Job, Node, Snapshot), what
-// the bridge makes of it (Group, Member, Plan, Change, Explanation, Status), and the Slurm
-// interface. Every other package of the controller speaks in them; they import none of it.
+// Package job holds the controller's types: Slurm's state (Job, Node, Snapshot), the bridge's (Group, Member, Plan,
+// Change, Explanation, Status), and the Slurm interface. All other packages of the controller use them; package job
+// imports none of these.
 package job
 
 import (
@@ -26,7 +26,7 @@ const (
 	Shard Sharing = "shard"
 )
 
-// Units of a whole GPU, in gres/mps or gres/shard.
+// Units is the number of shares (gres/mps or gres/shard) of a whole GPU.
 const Units = 100
 
 // JobState is a job's base state as squeue's %T prints it.
@@ -51,7 +51,7 @@ type Job struct {
 	// ArrayLimit is how many tasks of its array Slurm runs at a time (--array=0-9%2), 0 = any; read of tasks that wait for
 	// another job, or the gate.
 	ArrayLimit int
-	// HetID is the heterogeneous job's leader, 0 for an ordinary job.
+	// HetID is the number of the heterogeneous job's leader, 0 for an ordinary job.
 	HetID int64
 
 	UID       uint32
@@ -59,7 +59,7 @@ type Job struct {
 	Account   string
 	QOS       string // "" = the cluster has none
 	Name      string
-	WorkDir   string // that it starts in
+	WorkDir   string // where the script starts
 	Partition string // may list several, separated by commas, while pending
 	State     JobState
 	Reason    string
@@ -76,7 +76,7 @@ type Job struct {
 	Deadline time.Time
 
 	Request GPURequest
-	// Dependency is what is still unmet, as squeue prints it, "" for none.
+	// Dependency holds the unmet conditions, as squeue prints them.
 	Dependency Dependencies
 	ReqNodes   string // -w, as a Slurm host list; "" = any
 	ExcNodes   string // -x
@@ -89,7 +89,7 @@ type Job struct {
 	CPUs        int
 	// HostMemMiB is the requested memory on one node, MiB; 0 = the default.
 	HostMemMiB float64
-	// Note is the job_submit script's: what of CPUs and HostMemMiB the job has by default, and its arguments.
+	// Note is the job_submit script's: which of CPUs and HostMemMiB are defaults, and the job's arguments.
 	Note Note
 	// MemPerCPU: Slurm takes more memory if it allocates more CPUs than the job requests.
 	MemPerCPU bool
@@ -97,7 +97,7 @@ type Job struct {
 	// Expedited: it ended, and Slurm is about to start it again, before all other jobs
 	// (--requeue=expedite, from 25.11 on). It is pending.
 	Expedited bool
-	// TooLong: one of its fields is longer than the bridge reads.
+	// TooLong: a field of the job is longer than the bridge reads.
 	TooLong bool
 
 	// Nodes names the node a running job is on; GPUs the indexes of its GPUs there (NVML order is another: these are
@@ -111,7 +111,7 @@ type Job struct {
 	Comment, AdminComment string
 }
 
-// Exclusive is whom a job keeps off its nodes.
+// Exclusive says whose jobs a job keeps off its nodes.
 type Exclusive string
 
 // WholeNodes keeps all other jobs off, OneUser those of other users; Slurm has further words. "" = nobody.
@@ -120,10 +120,10 @@ const (
 	OneUser    Exclusive = "USER"
 )
 
-// RequestKind is the form of a GPU request.
+// RequestKind is the kind of a GPU request.
 type RequestKind int
 
-// The forms.
+// The kinds.
 const (
 	NoGPU     RequestKind = iota // no GPU
 	WholeGPU                     // gpu:1, gpu:titanxp:1, --gpus=… : whole GPUs
@@ -136,13 +136,13 @@ type GPURequest struct {
 	Kind RequestKind
 	// Sharing is set for Shares.
 	Sharing Sharing
-	// Type is the type of GPU, or of the one that Shares are of; "" = any, or several.
+	// Type is the type of the GPUs, or of the GPU whose shares are requested; "" = any, or several.
 	Type string
 	// Count is the number of whole GPUs, or of shares.
 	Count int
 	// PerNode is set for WholeGPU that is requested by --gres or --gpus-per-node and alone there: scontrol can replace it.
 	PerNode bool
-	// Raw is the request as Slurm prints it, e.g. "gres:mps:50" or "gres/mps:50".
+	// Raw is the request in Slurm's words, e.g. "gres:mps:50" or "gres/mps:50".
 	Raw string
 }
 
@@ -202,7 +202,7 @@ type Node struct {
 	Planned      bool   // Slurm keeps it for a pending job; a job that starts there must end before
 }
 
-// Tasks is how many tasks of one CPU fit on the node.
+// Tasks returns how many tasks of one CPU fit on the node.
 func (n *Node) Tasks() int {
 	if n.TaskPerCore {
 		return n.CPUs / max(1, n.CPUsPerAlloc)
@@ -210,8 +210,8 @@ func (n *Node) Tasks() int {
 	return n.CPUs
 }
 
-// Allocates is how many of the node's CPUs Slurm takes for a job that requests that many. Where each task gets cores of
-// its own it is the most that Slurm may take: the number of tasks isn't known.
+// Allocates returns how many of the node's CPUs Slurm allocates to a job that requests cpus. Where each task gets cores
+// of its own it is an upper bound: the number of tasks isn't known.
 func (n *Node) Allocates(cpus int) int {
 	per := max(1, n.CPUsPerAlloc)
 	took := (cpus + per - 1) / per * per
@@ -224,7 +224,7 @@ func (n *Node) Allocates(cpus int) int {
 	return took
 }
 
-// Takes is how much of the node's memory Slurm takes for a job, MiB.
+// Takes returns how much of the node's memory Slurm allocates to a job, MiB.
 func (n *Node) Takes(j *Job) float64 {
 	if !j.MemPerCPU || j.CPUs <= 0 {
 		return j.HostMemMiB
@@ -278,21 +278,21 @@ type GateState struct {
 	// Partitions it is in. Priority is Slurm's; 0: it is held.
 	Partitions []string
 	Priority   int64
-	// Misread holds what the poll read of it and can't be true, a sentence each: Slurm's words
-	// have changed, or something changes jobs as they are submitted.
+	// Misread lists the gate's fields that differ from what was submitted: this release prints them in another way, or a
+	// plugin changes jobs at submission.
 	Misread []Misread
 }
 
 // Misread is a field of the gate job with another value than the bridge has set.
 type Misread struct {
 	Field string `json:"field"` // as squeue names it
-	Says  string `json:"says"`  // what was read, cut short
-	Truth string `json:"truth"` // what is true, in words
+	Says  string `json:"says"`  // the value read, cut short
+	Truth string `json:"truth"` // the right value, in words
 }
 
 func (m Misread) String() string { return fmt.Sprintf("%s says %q where %s", m.Field, m.Says, m.Truth) }
 
-// Snapshot is what Slurm says now.
+// Snapshot is one poll of Slurm.
 type Snapshot struct {
 	At time.Time
 	// Release is Slurm's version, e.g. "22.05.8".
@@ -302,9 +302,9 @@ type Snapshot struct {
 	Jobs  []Job
 	Nodes []Node
 	Gates []GateState
-	// Remembers is for how long slurmctld knows a job that has ended (MinJobAge), 0 = not known, or for ever.
+	// Remembers is how long slurmctld keeps a job that has ended (MinJobAge), 0 = not known, or for ever.
 	Remembers time.Duration
-	// LeastLoaded: of the GPUs that have as many shares free Slurm takes the least loaded, not the first.
+	// LeastLoaded: of GPUs with equally many free shares Slurm chooses the least loaded, not the first.
 	LeastLoaded bool
 	// GivesUsedGPUs: Slurm may give a job of a whole GPU one that a job with shares still uses.
 	GivesUsedGPUs bool
@@ -316,24 +316,24 @@ type Snapshot struct {
 	PrivateJobs bool
 	// PrivateUsage: it shows them no usage but their own.
 	PrivateUsage bool
-	// PerGPU is what jobs get by default for each GPU, by partition; AllPartitions for those without defaults of
-	// their own. Slurm counts whole GPUs alone.
+	// PerGPU holds the defaults per GPU by partition, AllPartitions for partitions without their own. Slurm counts whole
+	// GPUs alone.
 	PerGPU map[string]PerGPU
-	// OneNode is, by partition, how many CPUs a job may ask for that fits on each node with shares.
+	// OneNode is, by partition, the largest number of CPUs that fits on each node with shares.
 	OneNode map[string]int
 	// WholeNodes are the partitions in which each job gets whole nodes (OverSubscribe=EXCLUSIVE), OneUser those in which a
 	// node is one user's at a time (ExclusiveUser=YES).
 	WholeNodes, OneUser map[string]bool
 	// Unbilled are the partitions that bill whole GPUs (TRESBillingWeights) and no shares of one.
 	Unbilled []string
-	// GPULimits are accounting's on whole GPUs; they are read only where jobs are adopted.
+	// GPULimits are accounting's limits on whole GPUs; they are read only where jobs are adopted.
 	GPULimits []GPULimit
 	// Awaited holds the jobs ("123", "120_4") and arrays ("120") that jobs without a GPU depend on.
 	Awaited map[string]bool
 }
 
-// Models are the types of GPUs with shares that jobs may ask for of one type, nil = there are no MIG instances, and
-// jobs ask for any.
+// Models lists the types by which jobs may request shares, nil where there are no MIG instances and jobs request shares
+// of any GPU.
 func (s *Snapshot) Models() []string {
 	types, mig := map[string]bool{}, false
 	for i := range s.Nodes {
@@ -351,7 +351,7 @@ func (s *Snapshot) Models() []string {
 	return slices.Sorted(maps.Keys(types))
 }
 
-// Types are the types of GPUs with shares, nil = they are all of one.
+// Types lists the types of the GPUs with shares, nil if there is only one.
 func (s *Snapshot) Types() []string {
 	types := map[string]bool{}
 	for i := range s.Nodes {
@@ -401,7 +401,7 @@ func (l *GPULimit) Counts(j *Job) bool {
 // AllPartitions is no partition's name.
 const AllPartitions = "*"
 
-// Bounds are what operators have set: what time limits of running jobs may not be raised beyond, and what is closed.
+// Bounds are operators' bounds: how far time limits of running jobs may be raised, and which partitions are closed.
 type Bounds struct {
 	// MaxTime is the longest time limit by partition, 0 = any. None is raised in a partition that isn't there.
 	MaxTime      map[string]time.Duration
@@ -420,7 +420,7 @@ type Reservation struct {
 	Users    []string
 }
 
-// Draws reports whether Slurm may start a job in the reservation that doesn't ask for it.
+// Draws reports whether Slurm may start the job in the reservation although the job doesn't name it.
 func (r *Reservation) Draws(j *Job, at time.Time) bool {
 	return r.Magnetic && !at.Before(r.Start) && at.Before(r.End) && (r.Users == nil || slices.Contains(r.Users, j.User))
 }
@@ -443,8 +443,8 @@ type Update struct {
 	AdminComment *string
 }
 
-// Words are the settings as scontrol takes them, in the order that was measured to make Slurm look at a released job at
-// once: the dependency, then the begin time. The AdminComment is the last.
+// Words returns the settings for scontrol in the order that was measured to make Slurm look at a released job at once:
+// the dependency, then the begin time, the AdminComment last.
 func (u *Update) Words() []string {
 	var words []string
 	add := func(is bool, key string, value any) {
@@ -468,7 +468,7 @@ func (u *Update) Words() []string {
 	return words
 }
 
-// Description is what Slurm knows of one job by name, running, waiting or over.
+// Description is Slurm's state of one job, whether pending, running or ended.
 type Description struct {
 	State   string // Slurm's own word, e.g. "COMPLETED", "FAILED", "TIMEOUT"
 	Requeue bool   // it may be run again
@@ -476,14 +476,14 @@ type Description struct {
 	Start, End time.Time
 }
 
-// Progress is how far one job has come in its run.
+// Progress is how much of its work a running job has done.
 type Progress struct {
-	// At is the poll that the rest is true of. RunS is how long it ran by then, s, without the time in
-	// which it was suspended.
+	// At is the time of the poll that the other fields describe. RunS is how long the job had run by then, s, without the
+	// time in which it was suspended.
 	At   time.Time
 	RunS float64
-	// DoneS is the solo work done, s, as predicted; LeastS what it did even if the GPU gave each co-runner
-	// an equal part and no more. Slow and Worst are the slowdowns of both by which it goes on; 1 = none.
+	// DoneS is the predicted solo work done, s; LeastS a lower bound, by equal time slices for all co-runners. Slow and
+	// Worst are the present slowdowns of these two; 1 = none.
 	DoneS, LeastS float64
 	Slow, Worst   float64
 }
@@ -509,14 +509,14 @@ type Slurm interface {
 	// jobs, in no order but that of the tasks of an array. It returns an error for each update, nil = made: ErrNoJob if
 	// one of several jobs is gone (the rest may have been changed: poll again), ErrRefused, ErrDown.
 	UpdateAll(ctx context.Context, all []Update) []error
-	// Bounds reads what no time limit may be raised beyond.
+	// Bounds reads the operators' bounds.
 	Bounds(ctx context.Context) (*Bounds, error)
 	// PartitionUp reports whether there is such a partition, its jobs may start, and not as jobs of whole nodes. Returns
 	// ErrDown.
 	PartitionUp(ctx context.Context, name string) (bool, error)
-	// CreateGate submits the gate job, with a lease that ends after the given time, to the given
-	// partitions; none = the default one. Returns ErrRefused, ErrDown. account is the one that it is in
-	// where Slurm refuses the default account of the bridge's user, else "".
+	// CreateGate submits the gate job to the given partitions (none = the default one), with a lease that ends after the
+	// given time. account returns the gate's account if Slurm refused the default account of the bridge's user, else "".
+	// Returns ErrRefused, ErrDown.
 	CreateGate(ctx context.Context, lease time.Duration, partitions []string) (id, account string, err error)
 	// RenewGate makes the lease end the given time from now. Returns ErrNoJob if the gate isn't pending any more.
 	RenewGate(ctx context.Context, id string, lease time.Duration) error
@@ -529,8 +529,8 @@ type Slurm interface {
 	OpenGate(ctx context.Context, id string) error
 	// Script returns a job's batch script, at most 256 KiB of it. Returns ErrNoJob.
 	Script(ctx context.Context, ref string) ([]byte, error)
-	// Describe returns what Slurm knows of jobs by name, including ended ones that it still
-	// remembers; unknown jobs are missing in the answer. Returns ErrDown.
+	// Describe returns Slurm's state of the named jobs, ended ones included while Slurm keeps them; unknown jobs are
+	// missing in the answer. Returns ErrDown.
 	Describe(ctx context.Context, refs []string) (map[string]Description, error)
 	// Requeue lets a batch job that runs or has ended run again. Returns ErrNoJob, ErrRefused, ErrDown.
 	Requeue(ctx context.Context, ref string) error
@@ -566,7 +566,7 @@ func (n *Node) Serves(partitions []string) bool {
 	return slices.ContainsFunc(partitions, func(p string) bool { return slices.Contains(n.Partitions, p) })
 }
 
-// MayBeOn reports whether the job is on the GPU, or may be, as Slurm doesn't say yet which of the node's it has.
+// MayBeOn reports whether the job is on the GPU, or may be: Slurm may not say yet which of the node's GPUs it has.
 func (j *Job) MayBeOn(a GPUAddr) bool {
 	if j.State == Pending || j.Nodes != a.Node && !slices.Contains(hostlist.Names(j.Nodes), a.Node) {
 		return false
@@ -597,13 +597,13 @@ func (j *Job) Holds() (all []GPUAddr) {
 	return all
 }
 
-// Partitions lists the job's partitions: one where it runs.
+// Partitions lists the job's partitions; a running job has one.
 func (j *Job) Partitions() []string { return strings.Split(j.Partition, ",") }
 
-// Plain writes the conditions as scontrol takes them.
+// Plain formats the conditions for scontrol.
 func (d Dependencies) Plain() string { return d.Without(nil) }
 
-// Without writes the conditions as scontrol takes them, without conditions on a gate.
+// Without formats the conditions for scontrol, leaving out those on a gate.
 func (d Dependencies) Without(gates []GateState) string {
 	sep := ","
 	if d.Or {

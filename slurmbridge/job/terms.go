@@ -25,18 +25,17 @@ type Terms struct {
 	// (share:interactive=8G), 0 = the site's default.
 	Session    bool
 	SessionMiB float64
-	// TryMiB is the device memory that one run of a preallocating application is to make do with, alone
-	// (share:try-memory=8G), so that it is seen what it needs; 0 = the site's.
+	// TryMiB limits the device memory of one run, alone, of a preallocating application, to show how much it needs
+	// (share:try-memory=8G); 0 = the site's default.
 	TryMiB float64
-	// MemoryMiB is the device memory that the job needs, by its owner (share:memory=8G); 0 = not said. A job of an
-	// application without a profile shares where MPS holds it to that.
+	// MemoryMiB is the device memory that the job needs according to its owner (share:memory=8G); 0 = not said. A job of
+	// an application without a profile shares where MPS can hold it to that.
 	MemoryMiB float64
-	Report    bool // share:report: its owner wants a mail on what the job used, once it has ended
-	NoMail    bool // share:no-mail: its owner wants none while its GPUs do nothing
+	Report    bool // share:report: mail its owner what the job used, once it has ended
+	NoMail    bool // share:no-mail: don't mail its owner while its GPUs are idle
 	// Model is the type of GPU, as gres.conf names it, that the job is to share (share:model=2g.20gb); "" = any.
 	Model string
-	// Ignored holds a sentence per invalid term. A wish about sharing that isn't understood may have been one against it:
-	// NoShare is set then.
+	// Ignored holds a sentence per invalid term. NoShare is set then, since the owner may have meant to forbid sharing.
 	Ignored []string
 }
 
@@ -74,7 +73,7 @@ func ParseTerms(comment string) Terms {
 	return t
 }
 
-// wish takes over one wish, without its share:, and returns what is wrong with it, "" = nothing.
+// wish sets one term, given without its "share:", and returns what is wrong with it, "" = nothing.
 func (t *Terms) wish(text string) (wrong string) {
 	flags := map[string]*bool{
 		"with=array": &t.ArrayOnly, "retry": &t.Retry, "report": &t.Report, "no-mail": &t.NoMail, "interactive": &t.Session,
@@ -141,7 +140,7 @@ func MatchName(pattern, name string) (bool, error) {
 	return path.Match(plain.Replace(pattern), plain.Replace(name))
 }
 
-// AppName is what the site calls the application of jobs with certain names.
+// AppName is the site's name for the application of jobs whose names match a pattern.
 type AppName struct {
 	Pattern string // of jobs' names; see MatchName
 	App     string
@@ -161,8 +160,8 @@ func ParseAppName(s string) (AppName, error) {
 	return n, err
 }
 
-// AppNamed is what a job's owner calls its application, else what the first of the site's names that matches says; "" =
-// nobody names it.
+// AppNamed returns the application's name from the job's owner, else from the first of the site's patterns that matches;
+// "" = neither names it.
 func AppNamed(j *Job, t *Terms, names []AppName) string {
 	if app := cmp.Or(t.App, j.Note.App); app != "" {
 		return app
@@ -185,8 +184,8 @@ type Sessions struct {
 	MaxSlowdown float64
 }
 
-// What a session uses on average, and how long one without a time limit lasts, s: assumptions. Notebooks hold their
-// GPU for hours and compute for minutes.
+// A session's mean use of its GPU, and the length of one without a time limit, s. Both are assumptions: notebooks hold
+// their GPU for hours and compute for minutes.
 const (
 	sessionUse       = 0.1
 	sessionDurationS = 8 * 3600
@@ -205,7 +204,7 @@ func (s *Sessions) Terms(j *Job) Terms {
 	return t
 }
 
-// What is assumed of a job whose owner says only how much memory it needs. Training jobs use half a GPU on average
+// Assumptions about a job whose owner says only how much memory it needs. Training jobs use half a GPU on average
 // where that was published (Jeon et al., USENIX ATC 2019), other jobs less. Owners ask for more time than jobs take
 // (Mu'alem and Feitelson, IEEE TPDS 12, 2001): here the median run takes a quarter of its limit, and mean and standard
 // deviation make the limit, so that it counts as one that may be reached.
@@ -216,7 +215,7 @@ const (
 	askedLimitedS = sessionDurationS // of a job without a limit
 )
 
-// AskedProfile is what is assumed of a job of an application without a profile, whose owner says how much memory it
+// AskedProfile is the assumed profile of a job whose application has none, from the memory that its owner says it
 // needs.
 func AskedProfile(user, app string, limitS, memMiB float64) *rlcore.Profile {
 	s := cmp.Or(limitS, askedLimitedS)

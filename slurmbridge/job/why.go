@@ -10,7 +10,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// noRoom holds, for a job's owner, why no GPU takes the job beside others. A refusal without an entry keeps its own
+// noRoom words vetoes for a job's owner: why no GPU takes the job beside others. A veto without an entry keeps its own
 // words.
 var noRoom = map[rlcore.Refusal]string{
 	rlcore.RefusedWhole:    "all are taken",
@@ -22,8 +22,7 @@ var noRoom = map[rlcore.Refusal]string{
 	rlcore.RefusedContract: "beside the jobs that run, it or one of them would be slowed by more than is allowed",
 }
 
-// Waits says why the job waits for a GPU: for the reason that most of the GPUs considered have, or because of other
-// jobs.
+// Waits says why the job waits for a GPU: by the veto that most of the considered GPUs have, or because of other jobs.
 func (e *Explanation) Waits() string {
 	const text = "waits for a GPU: "
 	if len(e.Considered) > 0 {
@@ -75,7 +74,7 @@ type Place struct {
 	With []string `json:"with,omitempty"`
 }
 
-// PlaceOf returns where a job runs, nil = it doesn't.
+// PlaceOf returns where a job runs, nil if it doesn't run.
 func (s *Snapshot) PlaceOf(ref string) *Place {
 	i := slices.IndexFunc(s.Jobs, func(j Job) bool { return j.Ref == ref && j.State != Pending && j.Nodes != "" })
 	if i < 0 {
@@ -93,7 +92,7 @@ func (s *Snapshot) PlaceOf(ref string) *Place {
 	return p
 }
 
-// Sentence says where job ref runs; predicted is its slowdown there, 0 = not known.
+// Sentence describes where job ref runs; predicted is its slowdown there, 0 = not known.
 func (p *Place) Sentence(ref string, predicted float64) string {
 	text := "Job " + ref + " runs on " + p.Node
 	if len(p.GPUs) == 1 {
