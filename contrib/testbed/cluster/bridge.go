@@ -83,7 +83,7 @@ func (s *Stack) controller(ctx context.Context, name, host, database, wake strin
 	if s.Setup.Standby {
 		settings = append(settings, "name: "+host)
 	}
-	// nobody else is here
+	// Defaults of a cluster on which nothing but sharers runs.
 	for _, usual := range []string{"mode: active", "leave_room: yes", "sharers_only: [" + slurmtest.Partition + "]"} {
 		key, _, _ := strings.Cut(usual, " ")
 		if !slices.ContainsFunc(settings, func(line string) bool { return strings.HasPrefix(line, key) }) {

@@ -119,7 +119,7 @@ func (j *Job) String() string {
 	return out
 }
 
-// options are those of a private cluster like the case's.
+// options makes the options of a private cluster those of the case's.
 func (c *Case) options(o *slurmtest.Options) {
 	o.NodeMore, o.CPUs, o.MemMiB, o.Accounting = nil, c.CPUs, c.MemMiB, c.Accounting != nil
 	conf := c.Conf
@@ -131,43 +131,26 @@ func (c *Case) options(o *slurmtest.Options) {
 		o.NodeMore = append(o.NodeMore, n.More)
 	}
 	if c.Instances == nil {
-		o.Cards, o.Files = nil, map[string]string{"gres.conf": c.gresConf()}
+		o.Cards, o.GPUMore = nil, c.gpuMore
 		for _, n := range c.Nodes {
 			o.Cards, o.Unshared = append(o.Cards, n.Types), n.Unshared // which are alike on all nodes
 		}
 	}
 }
 
-// gresConf is gres.conf; DIR is the cluster's folder.
-func (c *Case) gresConf() string {
-	gres := ""
-	for i, n := range c.Nodes {
-		name, files := slurmtest.NodeName(i), []string{}
-		for k, kind := range n.Types {
-			cores := ""
-			if n.Cores {
-				cores = fmt.Sprintf(" Cores=0-%d", c.CPUs/2-1)
-				if 2*k >= len(n.Types) {
-					cores = fmt.Sprintf(" Cores=%d-%d", c.CPUs/2, c.CPUs-1)
-				}
-			}
-			gres += fmt.Sprintf("NodeName=%s Name=gpu Type=%s File=DIR/dev/nvidia%d Flags=nvidia_gpu_env%s\n", name, kind,
-				k, cores)
-			if !slices.Contains(n.Unshared, k) {
-				files = append(files, fmt.Sprint(k))
-			}
-		}
-		flags := ""
-		if c.Sharing == "mps" {
-			flags = " Flags=all_sharing"
-		}
-		gres += fmt.Sprintf("NodeName=%s Name=%s Count=%d File=DIR/dev/nvidia[%s]%s\n", name, c.Sharing, 100*len(files),
-			strings.Join(files, ","), flags)
+// gpuMore is what else a GPU's line has in gres.conf: where GPUs are bound to cores, those of a socket.
+func (c *Case) gpuMore(node, gpu int) string {
+	n, first := &c.Nodes[node], 0
+	if 2*gpu >= len(n.Types) {
+		first = c.CPUs / 2
 	}
-	return gres
+	if !n.Cores {
+		return "Flags=nvidia_gpu_env"
+	}
+	return fmt.Sprintf("Flags=nvidia_gpu_env Cores=%d-%d", first, first+c.CPUs/2-1)
 }
 
-// partitions are the names of those that jobs may use, gpu the first.
+// partitions are the names of the partitions that jobs may use; gpu is the first.
 func (c *Case) partitions() []string {
 	out := []string{slurmtest.Partition}
 	for _, line := range c.Conf {

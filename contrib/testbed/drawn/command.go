@@ -326,7 +326,7 @@ func (o *options) runAll(ctx context.Context) error {
 	return errs
 }
 
-// cases are those of the files, or of the seeds.
+// cases reads the cases in the files or, where no file is given, draws them from the seeds.
 func (o *options) cases(ctx context.Context, root string) ([]*Case, error) {
 	var out []*Case
 	for _, file := range o.files {

@@ -178,7 +178,7 @@ func judge(c *Case, plain, bridge *result) []difference {
 	for _, name := range slices.Sorted(maps.Keys(plain.Met)) {
 		if name != "" && !slices.Equal(plain.Met[name], bridge.Met[name]) {
 			v.apart = append(v.apart, name)
-			v.slack = 2 * slackS // what the job did differently others feel
+			v.slack = 2 * slackS // other jobs feel what this one did differently
 		}
 	}
 	if len(c.Faults) > 0 {
@@ -310,7 +310,7 @@ func (v *verdict) hit(j *Job, s *seen, on *result) bool {
 	})
 }
 
-// inUse reports whole GPUs that others were on.
+// inUse reports each job whose whole GPU another job used at the same time.
 func (v *verdict) inUse() {
 	all := v.bridge.Jobs
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -488,7 +488,7 @@ func (v *verdict) idle(feature string, b *seen) bool {
 	return false
 }
 
-// lies reports whether a job's first node has a feature.
+// lies reports whether a node has a feature.
 func (v *verdict) lies(where, feature string) bool {
 	for i, n := range v.c.Nodes {
 		if where == fmt.Sprint("n", i+1) {
@@ -498,7 +498,7 @@ func (v *verdict) lies(where, feature string) bool {
 	return false
 }
 
-// names matches any of some variables, apart by blanks.
+// names returns a pattern that matches each variable of a list, which blanks separate.
 func names(list string) *regexp.Regexp {
 	return regexp.MustCompile("^(" + strings.Join(strings.Fields(list), "|") + ")$")
 }
@@ -617,7 +617,8 @@ func (v *verdict) mayShare(j *Job) bool {
 	return free && !j.ownGPU() && !v.c.ofWholeNodes(cmp.Or(j.value("--partition"), slurmtest.Partition))
 }
 
-// beside reports jobs that were killed next to others and put back beside them: what killed them may still be there.
+// beside reports each job that was killed next to another one and put back beside it: what killed it may still be
+// there.
 func (v *verdict) beside() {
 	for _, name := range slices.Sorted(maps.Keys(v.bridge.Jobs)) {
 		s := v.bridge.Jobs[name]

@@ -195,23 +195,33 @@ func (o *options) start(ctx context.Context, c *Case, root string, plain bool) (
 		return nil, err
 	}
 	sd.s.Cluster = slurm
+	if err := sd.prepare(ctx); err != nil {
+		err = sd.s.CloseAfter(ctx, err)
+		sd.closeDisk()
+		return nil, err
+	}
+	return sd, nil
+}
+
+// prepare writes the probe and gives the case's commands that come before the first job.
+func (sd *side) prepare(ctx context.Context) error {
 	body := strings.ReplaceAll(probe, "OUT", sd.s.Path("out"))
 	if err := errors.Join(os.MkdirAll(sd.s.Path("bin"), 0o755),
 		cluster.WriteProgram(sd.s.Path("bin", "probe"), body)); err != nil {
-		return nil, sd.s.CloseAfter(ctx, err)
+		return err
 	}
-	for _, command := range c.Accounting {
-		if err := slurm.Account(ctx, strings.Fields(command)...); err != nil {
-			return nil, sd.s.CloseAfter(ctx, err)
+	for _, command := range sd.c.Accounting {
+		if err := sd.s.Account(ctx, strings.Fields(command)...); err != nil {
+			return err
 		}
 	}
-	for _, command := range c.Before {
+	for _, command := range sd.c.Before {
 		words := strings.Fields(command)
 		if _, err := sd.run(ctx, "", words[0], words[1:]...); err != nil {
-			return nil, sd.s.CloseAfter(ctx, err)
+			return err
 		}
 	}
-	return sd, nil
+	return nil
 }
 
 // diskMiB is the size of the disk that fills.
@@ -263,11 +273,13 @@ func (sd *side) play(ctx context.Context, done <-chan struct{}) (*result, error)
 			cluster.Sleep(ctx, 3) // slurmctld was away
 		}
 		last = max(last, j.AtS)
+		for _, e := range j.Events {
+			last = max(last, j.AtS+e.AtS)
+		}
 		events.Go(func() {
 			for _, e := range j.Events {
 				e.AtS += j.AtS
 				sd.happens(ctx, e, j.Name)
-				last = max(last, e.AtS)
 			}
 		})
 	}
@@ -373,7 +385,7 @@ func (sd *side) submit(ctx context.Context, j *Job) (away bool) {
 			sd.note(j.Name, "", fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out))))
 		}
 	})
-	cluster.Sleep(ctx, 0.3) // it is to be in front of the next job
+	cluster.Sleep(ctx, 0.3) // the next job is to come behind it
 	return false
 }
 
@@ -413,7 +425,7 @@ func (sd *side) happens(ctx context.Context, e Event, own string) {
 	sd.met[own] = append(sd.met[own], fmt.Sprintf("%s, %s", state, taken))
 }
 
-// owner is who gives a command about a job: its owner, but what only operators may do.
+// owner is the user who gives a command about a job: the job's owner, or root ("") for what only operators may do.
 func (sd *side) owner(name, command string) string {
 	for _, word := range []string{"suspend", "resume", "NumCPUs", "top "} {
 		if strings.Contains(command, word) {

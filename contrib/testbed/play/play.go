@@ -167,5 +167,6 @@ Another terminal joins with:
 
 Ctrl-D ends everything and leaves nothing.
 
-`, s.Release, accounting, o.Policy, cards, strings.Join(gpus, ", "), o.Scale, whose, s.URL, strings.Join(apps.Names(), " "), s.Conf(), filepath.Join(dir, "bin"), dir)
+`, s.Release, accounting, o.Policy, cards, strings.Join(gpus, ", "), o.Scale, whose, s.URL,
+		strings.Join(apps.Names(), " "), s.Conf(), filepath.Join(dir, "bin"), dir)
 }

@@ -41,9 +41,11 @@ type Options struct {
 	Sharing string
 	// Unshared are the GPUs of each node, by index, that have no shares: split by MIG, say.
 	Unshared []int
-	CPUs     int // a node, default 16
-	Threads  int // of a core; of CPUs, which are threads, so many are a core. Default 1
-	MemMiB   int // a node, default 16000
+	// GPUMore is what else a GPU's line has in gres.conf; nil = nothing.
+	GPUMore func(node, gpu int) string
+	CPUs    int // a node, default 16
+	Threads int // of a core; of CPUs, which are threads, so many are a core. Default 1
+	MemMiB  int // a node, default 16000
 	// Lua is a job_submit script to install; its default paths of gate and wake
 	// file are replaced by the cluster's. "" = none.
 	Lua string

@@ -141,6 +141,9 @@ func (c *Cluster) gresConf() string {
 			if isInstance(typ) {
 				file = fmt.Sprintf("MultipleFiles=%s,%s%d", c.Path("dev/nvidia0"), c.Path("dev/nvidia-caps/nvidia-cap"), k)
 			}
+			if o.GPUMore != nil {
+				file += " " + o.GPUMore(i, k)
+			}
 			fmt.Fprintf(&b, "NodeName=%s Name=gpu Type=%s %s\n", NodeName(i), typ, file)
 		}
 		if o.Sharing == "none" {
