@@ -28,9 +28,13 @@ func (r *rig) orphans(args ...string) []string {
 	return ids
 }
 
+// often has Slurm look at its whole queue every two seconds, which is where a gate's end is found; by default it does
+// so once a minute.
+const often = "sched_interval=2"
+
 // freed fails the test unless the jobs wait for no gate any more: after the rig's lease of 20 s, and Slurm's next full
-// look at its queue (sched_interval, 60 s by default), or the next time it clears old jobs away (each minute, from 24.05
-// on). When Slurm starts them is then its own affair.
+// look at its queue, or the next time it clears old jobs away (each minute, from 24.05 on). When Slurm starts them is
+// then its own affair.
 func (r *rig) freed(ids ...string) {
 	r.t.Helper()
 	since := time.Now()
@@ -59,9 +63,9 @@ func TestGateWhosePartitionCloses(t *testing.T) {
 func TestHiddenGate(t *testing.T) {
 	t.Parallel()
 	const hidden = "gates"
-	r := newRig(t, options{settings: settings{GatePartition: hidden}, Options: slurmtest.Options{Extra: []string{
-		"PartitionName=" + hidden + " Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1",
-	}}})
+	r := newRig(t, options{settings: settings{GatePartition: hidden}, Options: slurmtest.Options{
+		Scheduler: often, Extra: []string{"PartitionName=" + hidden + " Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1"},
+	}})
 	gate := r.gate()
 	must.Equal(t, r.job(gate)["Partition"], hidden, "the gate's partition")
 	shared := r.submit(ann, small, 1)
@@ -132,7 +136,7 @@ func TestNodeOfOneUserAtATime(t *testing.T) {
 func TestGateInABusyQueue(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{quiet: true, Options: slurmtest.Options{
-		Nodes: 2, Scheduler: "bf_max_job_test=20,default_queue_depth=10,partition_job_depth=10",
+		Nodes: 2, Scheduler: often + ",bf_max_job_test=20,default_queue_depth=10,partition_job_depth=10",
 		Extra: []string{"PartitionName=" + second + " Nodes=n1 PriorityTier=10"},
 	}})
 	r.any(ann, 600, "-w", "n2", "--exclusive")
@@ -147,7 +151,7 @@ func TestGateInABusyQueue(t *testing.T) {
 // An operator holds everything, the gate too, and releases the users' jobs alone.
 func TestGateHeldByHand(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{})
+	r := newRig(t, options{Options: slurmtest.Options{Scheduler: often}})
 	gate := r.gate()
 	r.scontrol("hold", gate)
 	r.looks("released", gate, func(f map[string]string) bool { return f["Priority"] != "0" })
