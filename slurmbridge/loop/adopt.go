@@ -10,7 +10,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 )
 
-// adoptLines are what the gate file says of the jobs that the site's rules adopt.
+// adoptLines returns the gate file's lines about the jobs that the site's rules adopt.
 func (b *Bridge) adoptLines(snap *job.Snapshot) string {
 	if snap.GivesUsedGPUs || b.Adopt == nil {
 		return ""
@@ -32,7 +32,7 @@ func (b *Bridge) decide(ctx context.Context, in *plan.Input) *job.Plan {
 	return p
 }
 
-// readOptOut reads who has opted out. A file that can't be read leaves the last answer, and before the first nothing is
+// readOptOut reads who has opted out. If the file can't be read the last answer holds; before a first answer no job is
 // adopted.
 func (b *Bridge) readOptOut() {
 	if b.rules == nil {

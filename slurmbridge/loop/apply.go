@@ -13,8 +13,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// apply carries a plan out. A group is written down before its first change and again
-// after its last, so that a bridge that finds it half made can restore it.
+// apply carries out a plan. A group is written to the journal before its first change and after its last one, so that a
+// bridge that starts in between finds it half made and restores it.
 func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 	b.keepEdits(ctx, p)
 	settled := true
@@ -48,9 +48,9 @@ func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 	b.makeGroups(ctx, p, of)
 }
 
-// keepEdits takes from a plan the jobs that their owners or an admin have changed since the poll, which may be seconds
-// ago: the bridge would undo the change. With such a job goes its group; see tracker.Tracker.Edited. Jobs are restored
-// nevertheless: with the shares of a group that isn't made they could start where another group is to go.
+// keepEdits removes from a plan the jobs that their owners or an admin have edited since the poll, seconds ago, and the
+// groups of these jobs: the bridge would undo the edits (see tracker.Tracker.Edited). Such a job is still restored,
+// since with the shares of a group that isn't made it could start where another group is to go.
 func (b *Bridge) keepEdits(ctx context.Context, p *job.Plan) {
 	var refs []string
 	for _, c := range p.Changes() {
@@ -74,7 +74,8 @@ func (b *Bridge) keepEdits(ctx context.Context, p *job.Plan) {
 	})
 }
 
-// making is a planned group, and whether one of its changes has failed: the next poll then restores its members.
+// making is a planned group on its way to Slurm. failed: one of its changes failed, and the next poll restores its
+// members.
 type making struct {
 	*job.PlannedGroup
 	failed bool
@@ -99,7 +100,7 @@ func (b *Bridge) makeGroups(ctx context.Context, p *job.Plan, of map[string]*mak
 	b.makeSides(ctx, sides, of, p.Order)
 }
 
-// sidesOf are the groups that start on one node each, side by side; a group of a node with one GPU is alone.
+// sidesOf collects the groups that start on the same node; the only GPU of a node has a group by itself.
 func sidesOf(p *job.Plan, of map[string]*making) (sides [][]*making) {
 	at := map[string]int{} // by node
 	for i := range p.Groups {
@@ -116,12 +117,12 @@ func sidesOf(p *job.Plan, of map[string]*making) (sides [][]*making) {
 	return sides
 }
 
-// atOnce is of how many members groups are prepared before the first of them are released: many
-// cost little more than one, and the first don't wait for the last.
+// atOnce is how many members are prepared before the first of them are released. Many cost little more than one, and
+// the first don't wait for the last.
 const atOnce = 100
 
-// enter writes a group down, unless the gate might open before it is made, and adds it to the tracker. false: it isn't
-// to be made.
+// enter writes a group to the journal and adds it to the tracker. It returns false if the group must not be made: the
+// gate might open before.
 func (b *Bridge) enter(ctx context.Context, p *job.PlannedGroup, seats map[string]tracker.Seat) bool {
 	if !b.Gate.Holds() {
 		b.Log.Warn("group not made: the gate may open meanwhile", "jobs", strings.Join(p.Group.Refs(), ","), "lease_left",
@@ -130,7 +131,7 @@ func (b *Bridge) enter(ctx context.Context, p *job.PlannedGroup, seats map[strin
 	}
 	g := p.Group
 	if err := b.Journal.SaveGroup(ctx, &g); err != nil {
-		// A group that could not be restored after a crash is not made. Jobs don't wait for a disk: they go as they are.
+		// After a crash such a group could not be restored, so it is not made. Jobs don't wait for a disk: they are ungated.
 		b.Log.Error("journal", "err", err)
 		none := ""
 		c := job.Change{
@@ -170,7 +171,7 @@ func (b *Bridge) makeSides(ctx context.Context, sides [][]*making, of map[string
 		}
 		let = append(let, here...)
 	}
-	b.change(ctx, of, let, false) // the gate may open meanwhile: members are what they are to be
+	b.change(ctx, of, let, false) // the gate may open meanwhile: members have their shares and nodes
 	for _, side := range sides {
 		if !slices.ContainsFunc(side, failed) {
 			for _, m := range side {
@@ -180,7 +181,7 @@ func (b *Bridge) makeSides(ctx context.Context, sides [][]*making, of map[string
 	}
 }
 
-// released notes that a group may start.
+// released marks a group as released.
 func (b *Bridge) released(ctx context.Context, p *job.PlannedGroup) {
 	g := b.tracker.Groups[p.Group.ID]
 	release.Released(g)
@@ -251,7 +252,7 @@ func (b *Bridge) sendAll(ctx context.Context, all []job.Change) []error {
 	return errs
 }
 
-// note keeps a change in the journal, with the groups of its jobs, by ref.
+// note writes a change to the journal, with the groups of its jobs, by ref.
 func (b *Bridge) note(ctx context.Context, of map[string]*making, c *job.Change, outcome error) {
 	group := func(ref string) int64 {
 		if m := of[ref]; m != nil {
@@ -262,9 +263,8 @@ func (b *Bridge) note(ctx context.Context, of map[string]*making, c *job.Change,
 	b.logged(b.Journal.Log(ctx, b.Now(), b.acting(), group, c, outcome))
 }
 
-// UngateAll frees every job at once: the gate is opened, and jobs prepared for a group
-// that hasn't started get back what they had. It works without a running daemon and is
-// what `slurmbridge open` does. It returns how many jobs it freed.
+// UngateAll frees every job at once for `slurmbridge open`, without a running daemon: it opens the gate and restores
+// the jobs that were prepared for a group that hasn't started. It returns how many jobs it freed.
 func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile string) (jobs int, err error) {
 	if err := CloseGateFile(gateFile); err != nil {
 		return 0, err
@@ -286,7 +286,7 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 	for ref, seat := range t.Seats() {
 		if j := pending[ref]; j != nil && !release.IsBack(seat.Member, j) {
 			back = append(back, release.Restore(seat.Member, j, "", job.CauseUngated.String(), snap.At))
-		} // else it is over, running, or what it was before: nothing holds it but the gate
+		} // else it has ended, runs, or has its own request: nothing but the gate holds it
 	}
 	for _, j := range mayBeOrphans(snap, t) {
 		if c, ok := release.Recover(j, "", snap.At); ok {
@@ -297,7 +297,7 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 	for i := range back {
 		ref := back[i].Update.Jobs[0]
 		freed[ref], updates[i] = true, back[i].Update
-		if !strings.HasPrefix(pending[ref].AdminComment, job.CommentPrefix) { // it isn't the bridge's to write
+		if !strings.HasPrefix(pending[ref].AdminComment, job.CommentPrefix) { // somebody else's
 			updates[i].AdminComment = nil
 		}
 	}
@@ -315,7 +315,7 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 	return len(freed), errors.Join(errs...)
 }
 
-// mayBeOrphans are the pending jobs of no known group that have less than a GPU's shares, or are bound to a node.
+// mayBeOrphans lists the pending jobs in no known group that request less than a GPU's shares, or a node.
 func mayBeOrphans(s *job.Snapshot, t *tracker.Tracker) (jobs []*job.Job) {
 	seats := t.Seats()
 	for i := range s.Jobs {
@@ -329,8 +329,8 @@ func mayBeOrphans(s *job.Snapshot, t *tracker.Tracker) (jobs []*job.Job) {
 	return jobs
 }
 
-// orphans restores jobs that wait with shares and node of a group that the journal doesn't know: it was lost or could
-// not be read. Next to other groups they could start on a GPU that has no room for them.
+// orphans restores pending jobs with the shares and node of a group that the journal doesn't hold, since the journal
+// was lost or can't be read. Next to other groups they could start on a GPU without room for them.
 func (b *Bridge) orphans(in *plan.Input) (out []job.Change) {
 	if b.acting() != job.Active {
 		return nil

@@ -16,14 +16,14 @@ import (
 const mostWritten = 20
 
 // comments writes jobs' AdminComments. Admins and tools may write them at any time (scancel --admin-comment, from 25.11
-// on): one that isn't the bridge's right before a change is never replaced.
+// on): the bridge reads a comment again before it writes, and never replaces another's.
 type comments struct {
 	*Bridge
 	jobs map[string]*job.Job // as they were last read
 	said map[string]string   // what the bridge wrote last, without the note of the job's defaults
 }
 
-// look notes what a poll shows, and drops the jobs that are gone.
+// look takes over a poll's jobs, and drops those that are gone.
 func (c *comments) look(jobs []job.Job) {
 	c.jobs = make(map[string]*job.Job, len(jobs))
 	for i := range jobs {
@@ -32,8 +32,8 @@ func (c *comments) look(jobs []job.Job) {
 	maps.DeleteFunc(c.said, func(ref, _ string) bool { return c.jobs[ref] == nil })
 }
 
-// readAgain reads jobs again before they are changed. edited holds those that somebody has changed since they were read
-// last, in what the bridge may set. If they can't be read they count as they were.
+// readAgain reads jobs again before they are changed. edited holds those with a field, of the fields that the bridge
+// may set, that somebody has changed since the last read. Jobs that can't be read count as unchanged.
 func (c *comments) readAgain(ctx context.Context, refs []string) (edited map[string]bool) {
 	jobs, err := c.Slurm.Jobs(ctx, refs)
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *comments) foreign(ref string) bool {
 	return j != nil && j.AdminComment != "" && !strings.HasPrefix(j.AdminComment, job.CommentPrefix)
 }
 
-// written is what a job's AdminComment says.
+// written returns a job's AdminComment.
 func (c *comments) written(ref string) string {
 	if said, is := c.said[ref]; is || c.jobs[ref] == nil {
 		return said
@@ -66,8 +66,8 @@ func (c *comments) written(ref string) string {
 	return c.jobs[ref].AdminComment
 }
 
-// write says in jobs' AdminComments what became of them, a few at a time, and
-// only where the bridge wrote the last one. It comes last in a tick: nothing waits for it.
+// write explains in jobs' AdminComments what became of the jobs, a few at a time, and only where the present comment is
+// the bridge's. It comes last in a tick, so that nothing waits for it.
 func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input) {
 	texts := comment.Texts(p, in, c.written)
 	maps.DeleteFunc(texts, func(ref, text string) bool {
@@ -95,11 +95,11 @@ func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input) {
 		if err != nil && !errors.Is(err, job.ErrNoJob) {
 			c.Log.Debug("admin comment refused", "jobs", strings.Join(u.Jobs, ","), "err", err)
 		}
-		c.wrote(u.Jobs, *u.AdminComment) // refused or not: it isn't worth a second try
+		c.wrote(u.Jobs, *u.AdminComment) // even if refused: it isn't worth a second try
 	}
 }
 
-// keepForeign takes from changes the AdminComments that aren't the bridge's to write.
+// keepForeign removes from changes the AdminComments of jobs that have another's comment.
 func (c *comments) keepForeign(all []job.Change) {
 	for i := range all {
 		if u := &all[i].Update; slices.ContainsFunc(u.Jobs, c.foreign) {
@@ -108,7 +108,7 @@ func (c *comments) keepForeign(all []job.Change) {
 	}
 }
 
-// wrote notes what AdminComments say now.
+// wrote notes the AdminComments that were written.
 func (c *comments) wrote(refs []string, text string) {
 	_, text = job.ParseNote(text)
 	for _, ref := range refs {

@@ -74,11 +74,11 @@ func (b *Bridge) extend(ctx context.Context, in *plan.Input) []job.Change {
 	return out
 }
 
-// boundsLast is for how long what operators have set is known.
+// boundsLast is how long the operators' bounds are used before they are read again.
 const boundsLast = time.Minute
 
-// readBounds reads what operators have set, once a minute while jobs share, and at each poll while that is what jobs
-// wait for; nil = it isn't known. It ends the limits that they have lifted.
+// readBounds reads the operators' bounds, once a minute while jobs share, and at each poll while jobs wait for one of
+// them; nil = not known. It ends the limits that operators have lifted.
 func (b *Bridge) readBounds(ctx context.Context, snap *job.Snapshot) *job.Bounds {
 	shares := func(j job.Job) bool { return j.Request.Kind == job.Shares }
 	closed := b.tracker.Limits.ByOperator()
@@ -109,7 +109,7 @@ func (b *Bridge) readBounds(ctx context.Context, snap *job.Snapshot) *job.Bounds
 	return b.bounds
 }
 
-// grouped are the GPUs where a job runs in a group that the bridge has made.
+// grouped returns the GPUs on which jobs of the bridge's groups run.
 func (b *Bridge) grouped(in *plan.Input) map[job.GPUAddr]bool {
 	out, seats := map[job.GPUAddr]bool{}, b.tracker.Seats()
 	for i := range in.Snap.Jobs {
@@ -120,7 +120,7 @@ func (b *Bridge) grouped(in *plan.Input) map[job.GPUAddr]bool {
 	return out
 }
 
-// onOneGPU returns the GPU of a running job that has one; false = it hasn't.
+// onOneGPU returns the GPU of a running job that has exactly one, else false.
 func onOneGPU(j *job.Job) (at job.GPUAddr, ok bool) {
 	if j.State != job.Running || len(j.GPUs) != 1 {
 		return at, false
@@ -128,8 +128,8 @@ func onOneGPU(j *job.Job) (at job.GPUAddr, ok bool) {
 	return job.GPUAddr{Node: j.Nodes, GPU: j.GPUs[0]}, true
 }
 
-// claim is what is known of a running job with a limit that may be raised. false: too little is
-// known, or the limit may not be raised.
+// claim describes a running job for package extend. It returns false if too little is known of the job or its limit may
+// not be raised.
 func (b *Bridge) claim(in *plan.Input, j *job.Job) (c extend.Claim, ok bool) {
 	p, profile := b.tracker.Done[j.Ref], in.Profile(j)
 	own, ok := b.tracker.Lendable(j, in.Snap.At)

@@ -29,7 +29,7 @@ import (
 // make no progress: a bridge that hangs holds its jobs no longer than leastStalled and one lease.
 type Gate struct {
 	Slurm job.Slurm
-	// Name is this daemon's, which the gate carries; see Standby.
+	// Name is this daemon's name; the gate's comment carries it. See Standby.
 	Name  string
 	Lease time.Duration
 	// File names the gate to the job_submit script, and until when it is closed; "" = no
@@ -49,23 +49,23 @@ type Gate struct {
 	Now   func() time.Time
 	Log   *slog.Logger // nil = none
 
-	// distrust is why no gate is made on a release that says untrue things of it, until it is
-	// tried again; proved is the release that said what is so. The rounds alone read them.
+	// distrust is set while Slurm's report of the gate contradicts what was submitted, so that none is made; proved is the
+	// release that reported the gate correctly. Only the rounds use them.
 	distrust distrust
 	proved   string
 	unseen   int // gates in a row that Slurm had and that no poll has shown
-	// mendAt is when the gate is next brought to where it is to be; closed: not to Partition, which isn't up.
+	// mendAt is when the gate's partitions are next checked. closed: Partition isn't up, so the gate is in the jobs'.
 	mendAt time.Time
 	closed bool
-	// instead says where the gate is because Slurm refused it where it was to be, "" = it didn't.
+	// instead names the partitions in which the gate is since Slurm refused the right ones, "" = it is in these.
 	instead string
-	// refused is why Slurm took no gate, and createAt when it is asked again.
+	// refused is why Slurm accepted no gate, createAt when the bridge tries again.
 	refused  error
 	createAt time.Time
 	// openedFor is when the gate was last opened for jobs that Slurm didn't let go.
 	openedFor time.Time
 
-	polled string // what the gate file says of the last poll
+	polled string // the gate file's lines about the last poll
 
 	asking   sync.Mutex            // held during a command about the gate: one at a time
 	lease    atomic.Pointer[lease] // the holder of asking replaces it; reading needs no lock
@@ -76,37 +76,37 @@ type Gate struct {
 // lease is a gate and until when it is closed.
 type lease struct {
 	gate    string // "" = there is none
-	account string // where Slurm refused it in the default one, "" = it didn't
+	account string // "" = the default one, which Slurm took
 	expires time.Time
-	// submitted is when the gate was created: an earlier poll can't show it.
+	// submitted is when the gate was created; an earlier poll can't show it.
 	submitted time.Time
 	seen      bool // by a poll
 }
 
-// ErrMisread says that Slurm says of the gate what isn't so: what it says of other jobs can't
-// be trusted either, and none is touched.
+// ErrMisread: Slurm reports a gate field with a value that the bridge didn't submit. Other jobs' fields may be misread,
+// too, so none is changed.
 var ErrMisread = errors.New("is not understood, and no job is touched")
 
-// distrust is why no gate is made, on this release of Slurm's, for some time; nil = one is.
+// distrust explains why no gate is made for a while on this release of Slurm; nil = one is.
 type distrust struct {
 	why     error
 	release string
-	fields  []job.Misread // that aren't understood
+	fields  []job.Misread // with another value than submitted
 	until   time.Time
 }
 
-// How long a Slurm that isn't understood, or doesn't let jobs go, is left alone, and how many gates in a row may be
-// there without a poll that shows them.
+// How long the bridge makes no gate on a Slurm that misreports the gate or doesn't ungate jobs, and how many gates in a
+// row may exist that no poll shows.
 const (
 	distrustFor = time.Hour
 	mostUnseen  = 3
 )
 
-// Proved reports whether a poll has shown the gate as it is on this release of Slurm's.
+// Proved reports whether a poll has shown the gate with the submitted values on this release of Slurm.
 func (g *Gate) Proved(release string) bool { return g.proved == release && g.distrust.fields == nil }
 
-// prove checks whether the poll shows the gate as it was submitted. If it doesn't, opening the gate
-// ungates every waiting job: no job is changed if its fields may be misread.
+// prove checks that the poll shows the gate as it was submitted. Otherwise it opens the gate, which ungates all waiting
+// jobs: the bridge changes no job whose fields it may misread.
 func (g *Gate) prove(ctx context.Context, s *job.Snapshot) error {
 	if d := &g.distrust; d.why != nil && (d.release != s.Release || !g.Now().Before(d.until)) {
 		*d, g.unseen = distrust{}, 0
@@ -130,7 +130,7 @@ func (g *Gate) prove(ctx context.Context, s *job.Snapshot) error {
 	return errors.Join(g.distrust.why, g.openAll(ctx, s))
 }
 
-// misread notes that Slurm says of the gate what isn't so.
+// misread sets distrust for fields of the gate with wrong values.
 func (g *Gate) misread(s *job.Snapshot, fields []job.Misread) {
 	why := fmt.Errorf("release %s of Slurm %w: %v", s.Release, ErrMisread, fields)
 	g.distrust = distrust{why, s.Release, fields, g.Now().Add(distrustFor)}
@@ -149,8 +149,8 @@ func (g *Gate) openAll(ctx context.Context, s *job.Snapshot) error {
 	return errors.Join(append(errs, g.shut())...)
 }
 
-// OpenFor opens the gate for jobs that Slurm doesn't let go from it one by one, and with them for all others: no job is
-// to wait for longer. Where that happens twice within an hour there is no gate for the next one.
+// OpenFor opens the gate, for all jobs, since Slurm has refused to ungate some of them: no job may wait on. After the
+// second time within an hour there is no gate for an hour.
 func (g *Gate) OpenFor(ctx context.Context, s *job.Snapshot, refs []string) {
 	g.asking.Lock()
 	defer g.asking.Unlock()
@@ -163,11 +163,11 @@ func (g *Gate) OpenFor(ctx context.Context, s *job.Snapshot, refs []string) {
 	g.log().Error("gate", "err", errors.Join(why, g.openAll(ctx, s)), "jobs", strings.Join(refs[:min(len(refs), 10)], ","))
 }
 
-// leastStalled is the shortest time without progress of a round after which the gate is no longer
-// renewed, or a lease if that is longer: a dozen of Slurm's commands without an answer (10 s each).
+// leastStalled is how long a round may make no progress before the gate is no longer renewed (a lease, if that is
+// longer): a dozen of Slurm's commands without an answer, 10 s each.
 const leastStalled = 2 * time.Minute
 
-// answerTime is how long a change may be under way: after that its command is ended.
+// answerTime is how long a change may take before its command is killed.
 const answerTime = 10 * time.Second
 
 func (g *Gate) current() lease {
@@ -177,11 +177,11 @@ func (g *Gate) current() lease {
 	return lease{}
 }
 
-// ID is the gate's job, "" while there is none.
+// ID returns the gate's job number, "" while there is none.
 func (g *Gate) ID() string { return g.current().gate }
 
-// Left is how long the gate stays closed without another renewal. Slurm counts by the wall clock, which goes on while
-// this host is suspended and may be set; of it and this process's own clock the one counts by which less is left.
+// Left returns how long the gate stays closed without another renewal. Slurm counts by the wall clock, which goes on
+// while this host is suspended and may be set; Left takes the lesser time by it and by the process's monotonic clock.
 func (g *Gate) Left() time.Duration {
 	l := g.current()
 	if l.gate == "" {
@@ -191,18 +191,18 @@ func (g *Gate) Left() time.Duration {
 	return min(l.expires.Sub(now), l.expires.Round(0).Sub(now))
 }
 
-// Holds reports whether a change that is sent now comes to Slurm before the gate can open.
+// Holds reports whether a change sent now reaches Slurm before the gate can open.
 func (g *Gate) Holds() bool { return g.Left() > min(answerTime, g.Lease/2) }
 
-// Progress notes that the round has come on.
+// Progress notes that the round makes progress.
 func (g *Gate) Progress() { g.progress.Store(g.Now().UnixNano()) }
 
-// clockSlack is by how much this host's clock and slurmctld's may differ.
+// clockSlack is the largest difference expected between this host's clock and slurmctld's.
 const clockSlack = 2 * time.Second
 
-// Standby returns the daemon that keeps a closed gate in this one's place, "" = there is none. It keeps the gate file
-// up to date with that gate, for a slurmctld on this host. A gate that its owner hasn't renewed in time is no one's:
-// Tend takes it over. Of two daemons that made a gate at the same time the one with the older gate stays.
+// Standby returns the name of another daemon that owns a closed gate, "" = there is none. It writes that gate to the
+// gate file for a slurmctld on this host. Tend takes over a gate that its owner hasn't renewed in time. If two daemons
+// made a gate at the same time the one with the older gate stays.
 func (g *Gate) Standby(ctx context.Context, s *job.Snapshot) (owner string, err error) {
 	g.asking.Lock()
 	defer g.asking.Unlock()
@@ -214,7 +214,7 @@ func (g *Gate) Standby(ctx context.Context, s *job.Snapshot) (owner string, err 
 		}
 	}
 	mine := g.ID()
-	// One that has opened since, when its lease was over, holds no job any more.
+	// A gate whose lease has ended since has opened and holds no job.
 	holds := g.current().submitted.After(s.At) ||
 		slices.ContainsFunc(s.Gates, func(seen job.GateState) bool { return seen.ID == mine && !seen.Open })
 	if other.ID == "" || mine != "" && holds && older(mine, other.ID) {
@@ -251,9 +251,9 @@ func (g *Gate) Tend(ctx context.Context, s *job.Snapshot) error {
 		}
 		g.log().Info("the gate is taken over: its daemon has not renewed it", "gate", claim)
 	}
-	if lost != "" { // it may be there all the same
+	if lost != "" { // Slurm may still have it
 		if unseen && g.Slurm.RenewGate(ctx, lost, g.Lease) == nil {
-			g.unseen++ // Slurm knows a job that the poll doesn't show; one that is gone is made anew
+			g.unseen++ // Slurm has the job, but the poll doesn't show it
 		}
 		if err := g.Slurm.OpenGate(ctx, lost); err != nil {
 			return fmt.Errorf("gate %s, which the poll doesn't show: %w", lost, err)
@@ -288,7 +288,7 @@ func (g *Gate) Tend(ctx context.Context, s *job.Snapshot) error {
 	return errors.Join(mended, err)
 }
 
-// Idle keeps the gate file of a bridge that changes nothing: it says how GPUs are shared, and names no gate.
+// Idle writes the gate file of a bridge that changes nothing: it tells how GPUs are shared, and names no gate.
 func (g *Gate) Idle(s *job.Snapshot) error {
 	g.asking.Lock()
 	defer g.asking.Unlock()
@@ -296,7 +296,7 @@ func (g *Gate) Idle(s *job.Snapshot) error {
 	return g.shut()
 }
 
-// note keeps what the gate file says of a poll.
+// note prepares the gate file's lines about a poll.
 func (g *Gate) note(s *job.Snapshot) {
 	// Slurm gives defaults per GPU to jobs of whole GPUs alone.
 	g.polled = byPartition("size", s.OneNode, func(cpus int) uint64 { return uint64(cpus) }) +
@@ -313,7 +313,7 @@ func (g *Gate) note(s *job.Snapshot) {
 	}
 }
 
-// Renew renews the lease where a third of it has passed, unless the rounds make no progress or one of them is about to.
+// Renew renews the lease after a third of it, unless the rounds make no progress or one of them is about to renew it.
 func (g *Gate) Renew(ctx context.Context) error {
 	if !g.asking.TryLock() {
 		return nil
@@ -336,7 +336,7 @@ func (g *Gate) Renew(ctx context.Context) error {
 	return g.publish(g.current())
 }
 
-// Run renews the lease in parallel to the rounds until ctx ends.
+// Run renews the lease alongside the rounds until ctx ends.
 func (g *Gate) Run(ctx context.Context) {
 	tick := time.NewTicker(max(g.Lease/12, time.Second))
 	defer tick.Stop()
@@ -414,7 +414,7 @@ func (g *Gate) partitions(s *job.Snapshot) []string {
 	return sharedPartitions(s)
 }
 
-// sharedPartitions are the partitions that have a node with shares, sorted by name.
+// sharedPartitions lists the partitions with a node that has shares, sorted by name.
 func sharedPartitions(s *job.Snapshot) []string {
 	var out []string
 	for i := range s.Nodes {
@@ -422,13 +422,13 @@ func sharedPartitions(s *job.Snapshot) []string {
 			out = append(out, n.Partitions...)
 		}
 	}
-	out = slices.DeleteFunc(out, func(p string) bool { return s.WholeNodes[p] }) // where no job has shares
+	out = slices.DeleteFunc(out, func(p string) bool { return s.WholeNodes[p] }) // there no job gets shares
 	slices.Sort(out)
 	return slices.Compact(out)
 }
 
-// mend brings the gates that a poll showed back to what they should be where that is due, each
-// third of a lease, and held ones at once. A held gate that can't be released is cancelled.
+// mend corrects the partitions and priority of the gates that a poll showed, every third of a lease, and releases held
+// gates at once. A held gate that can't be released is cancelled.
 func (g *Gate) mend(ctx context.Context, s *job.Snapshot, partitions []string, due bool) error {
 	var errs []error
 	for _, seen := range s.Gates {
@@ -463,14 +463,15 @@ func isMended(seen job.GateState, partitions []string) bool {
 	return seen.Priority == job.GatePriority && (len(partitions) == 0 || slices.Equal(is, partitions))
 }
 
-// refusedFor is for how long a gate that Slurm takes nowhere isn't tried: each try costs dozens of requests.
+// refusedFor is how long the bridge waits after Slurm refused the gate in every partition: a try costs dozens of
+// requests.
 const refusedFor = 30 * time.Second
 
-// mostPartitions bounds the partitions that are tried one by one for a gate that Slurm refuses in all of them together.
+// mostPartitions bounds the partitions that are tried one by one after Slurm refused the gate in all of them together.
 const mostPartitions = 8
 
-// create submits a gate to the given partitions. Where Slurm refuses it there (an account without access, a partition
-// that has gone), it is tried with what the cluster has: the partitions with shares, the default one, each alone.
+// create submits a gate to the given partitions. If Slurm refuses it there (an account without access, a partition that
+// is gone), it tries the partitions with shares, the default partition, and each partition alone.
 func (g *Gate) create(ctx context.Context, s *job.Snapshot, partitions []string) error {
 	shared := sharedPartitions(s)
 	tries := [][]string{partitions, shared, nil}
@@ -529,7 +530,7 @@ type ByHand struct {
 	Leave []string // the partitions that are not
 }
 
-// lines are the lines of the gate file that name values.
+// lines formats one line of the gate file per value.
 func lines[V any](key string, values ...V) string {
 	out := ""
 	for _, v := range values {
@@ -538,7 +539,7 @@ func lines[V any](key string, values ...V) string {
 	return out
 }
 
-// byPartition are the lines of the gate file that give a number above 0 for a partition.
+// byPartition formats one line of the gate file per partition with a number above 0.
 func byPartition[V any](key string, all map[string]V, number func(V) uint64) string {
 	out := ""
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -557,8 +558,8 @@ func (g *Gate) publish(l lease) error {
 		lines("leave", g.ByHand.Leave...)+g.polled)
 }
 
-// ungated is what the gate file says without a gate, too: what shares of a GPU are called, so that a job that comes now
-// gets those of a whole one and waits for no gate, and the gate's partition.
+// ungated returns the lines of the gate file that hold without a gate, too: the kind of shares, by which a job that
+// comes now gets a whole GPU's and waits for no gate, and the gate's partition.
 func (g *Gate) ungated() string {
 	text := lines("gres", g.Sharing) + lines("units", job.Units)
 	if g.Partition != "" {
@@ -567,7 +568,7 @@ func (g *Gate) ungated() string {
 	return text
 }
 
-// shut leaves in the gate file what holds without a gate.
+// shut reduces the gate file to the lines that hold without a gate.
 func (g *Gate) shut() error {
 	if g.Sharing == "" {
 		return CloseGateFile(g.File) // no poll has shown it
@@ -575,13 +576,13 @@ func (g *Gate) shut() error {
 	return writeGateFile(g.File, g.ungated())
 }
 
-// holdsUngated are the lines that a gate file keeps without a gate: those of Gate.ungated.
+// holdsUngated matches the lines of Gate.ungated.
 var holdsUngated = regexp.MustCompile(`(?m)^(gres=(mps|shard)|units=\d+|partition=\S+)\n`)
 
-// CloseGateFile leaves in a gate file only what holds without a gate, as the file itself says it. A file that doesn't
-// name shares is removed.
+// CloseGateFile reduces a gate file to the lines that hold without a gate. A file that doesn't name the kind of shares
+// is removed.
 func CloseGateFile(path string) error {
-	was, _ := os.ReadFile(filepath.Clean(path)) // what can't be read says nothing
+	was, _ := os.ReadFile(filepath.Clean(path)) // a file that can't be read counts as empty
 	kept := string(bytes.Join(holdsUngated.FindAll(was, -1), nil))
 	if !strings.HasPrefix(kept, "gres=") {
 		kept = ""
@@ -589,7 +590,7 @@ func CloseGateFile(path string) error {
 	return writeGateFile(path, kept)
 }
 
-// writeGateFile makes a gate file say something, or removes it where there is nothing to say; "" = no file is kept.
+// writeGateFile writes a gate file, or removes it if there are no lines; path "" = none is kept.
 func writeGateFile(path, text string) (err error) {
 	was, unread := os.ReadFile(filepath.Clean(path))
 	switch {

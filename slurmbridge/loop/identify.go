@@ -14,18 +14,18 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 )
 
-// Apps knows the applications of jobs.
+// Apps identifies the applications of jobs.
 type Apps interface {
-	// Identify names the application of a job from its owner, script (nil = it wasn't read) and terms, and
-	// remembers that; "" = it has none.
+	// Identify names a job's application from its owner, script (nil = not read) and terms, and stores the name; "" =
+	// none.
 	Identify(ctx context.Context, j *job.Job, t job.Terms, script []byte) (key string, err error)
-	// Profile looks up what is known of a user's application on a GPU model, "" = on that where it is fastest; nil =
-	// nothing.
+	// Profile looks up the profile of a user's application on a GPU model, "" = the one where it is fastest; nil = there
+	// is none.
 	Profile(ctx context.Context, user, key, model string) (*rlcore.Profile, error)
 }
 
-// identifyBudget bounds the time that a tick spends on jobs that it looks at first, and readers how many
-// scripts it reads at once: each is a program of Slurm's.
+// identifyBudget bounds the time that a tick spends on jobs it sees for the first time, readers the scripts that it
+// reads at once: each read runs scontrol.
 const (
 	identifyBudget = 2 * time.Second
 	readers        = 8
@@ -36,8 +36,7 @@ type identifier struct {
 	*Bridge
 	models []string // of the cluster's GPUs
 	byRef  map[string]identified
-	// profiles are the profiles found so far. Jobs of one application share one profile instead of
-	// copies: what is learned of one job holds for all.
+	// profiles holds the profiles found so far. Jobs of one application share one, so that all see what is learned.
 	profiles map[application]*rlcore.Profile
 	// foretold holds the profile that a run is expected to have, by its application's profile and its time limit.
 	foretold map[foretold]*rlcore.Profile
@@ -52,30 +51,29 @@ func newIdentifier(b *Bridge) identifier {
 	}
 }
 
-// foretold is a run of an application with a profile, by its time limit.
+// foretold is the key of an expected run: an application's profile and a time limit.
 type foretold struct {
 	of    *rlcore.Profile
 	limit time.Duration
 }
 
-// asked is what an owner says of a job of an application without a profile.
+// asked is the key of an assumed profile: what the owner of a job says whose application has none.
 type asked struct {
 	user, key      string
 	limitS, memMiB float64
 }
 
-// application is a user's, on a GPU model.
+// application is the key of a user's application on a GPU model.
 type application struct{ user, key, model string }
 
-// identified is what is known of a job's application, how many reads of its script failed, and the
-// error of the last one.
+// identified is a job's application, the number of failed reads of its script, and the last one's error.
 type identified struct {
 	job.App
 	failed int
 	err    string
 }
 
-// scriptTries bounds the reads of a job's script: some jobs have none.
+// scriptTries bounds the failed reads of a job's script: some jobs have none.
 const scriptTries = 3
 
 // search is an attempt to identify a job's application.
@@ -90,7 +88,7 @@ type search struct {
 	late   bool  // there was no time for it
 }
 
-// ownLimit is a job's time limit without what the bridge has lent it; 0 = none.
+// ownLimit returns a job's time limit without the time that the bridge has lent it; 0 = none.
 func ownLimit(in *plan.Input, j *job.Job) time.Duration {
 	if l := in.Tracker.Loans[j.Ref]; l != nil {
 		return min(j.TimeLimit, l.Own)
@@ -173,15 +171,15 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	d.asked = said
 }
 
-// terms are a job's terms, with its application where somebody names it.
+// terms returns a job's terms, with its application if its owner or the site names it.
 func (d *identifier) terms(j *job.Job) job.Terms {
 	t := d.Sessions.Terms(j)
 	t.App = job.AppNamed(j, &t, d.AppNames)
 	return t
 }
 
-// search is what is left to find for a job, nil = nothing. The script is read once; the profile is
-// looked up again until there is one.
+// search returns what is still to be found for a job, nil = nothing. The script is read once; the profile is looked up
+// until there is one.
 func (d *identifier) search(j *job.Job, t job.Terms) *search {
 	app, known := d.byRef[j.Ref]
 	l := &search{j: j, terms: t, known: app, first: !known}
@@ -192,8 +190,8 @@ func (d *identifier) search(j *job.Job, t job.Terms) *search {
 	return l
 }
 
-// whole lists, once each, jobs with a GPU of their own: their records become profiles, by which it is
-// known whether they could share. Nothing is decided by it.
+// whole lists jobs with a GPU of their own, once each: their records become profiles, which show whether they could
+// share. No decision depends on it.
 func (d *identifier) whole(jobs []job.Job, next func(known bool) bool) []*search {
 	var out []*search
 	for i := range jobs {
@@ -230,7 +228,7 @@ func (d *identifier) read(ctx context.Context, searches []*search, until time.Ti
 	_ = g.Wait() // each look has its own error
 }
 
-// conclude names the application and looks its profiles on the GPU models up, unless found has them.
+// conclude names the application and looks up its profiles on the GPU models that found doesn't have.
 func (d *identifier) conclude(
 	ctx context.Context, in *plan.Input, l *search, found map[application]*rlcore.Profile,
 ) identified {
@@ -295,7 +293,7 @@ func (d *identifier) foretell(
 	}
 }
 
-// renew has a waiting job's profiles follow what was learned of its application since they were looked up.
+// renew updates a waiting job's profiles with what was learned since they were looked up.
 func (d *identifier) renew(j *job.Job, app *job.App) {
 	known := func(model string) *rlcore.Profile { return d.profiles[application{j.User, app.Key, model}] }
 	if j.State == job.Pending && app.Profile != nil && known("") != nil {
@@ -324,9 +322,8 @@ func (d *identifier) forget(jobs []job.Job) {
 	maps.DeleteFunc(d.foretold, func(f foretold, _ *rlcore.Profile) bool { return !used[f.of] })
 }
 
-// lookups returns what reports whether one more job may be looked up in this tick: the running jobs and a window for
-// each GPU. A job that is known always may, since its profile may have come: only its application is looked up, once
-// for all jobs.
+// lookups returns a function that reports whether one more job may be identified in this tick: the running jobs and a
+// window for each GPU. Known jobs always may, since a profile may have come: that costs one lookup per application.
 func (d *identifier) lookups(in *plan.Input) (next func(known bool) bool) {
 	gpus := 0
 	for i := range in.Snap.Nodes {

@@ -16,7 +16,7 @@ const idleFresh = 5 * time.Minute
 // mostIdleNodes bounds the nodes with stored reports.
 const mostIdleNodes = 20_000
 
-// idleReports are the nodes' last reports of jobs that do nothing with their GPUs.
+// idleReports holds the nodes' last reports of jobs that don't use their GPUs.
 type idleReports struct {
 	mu    sync.Mutex
 	nodes map[string]idleReport
@@ -28,8 +28,8 @@ type idleReport struct {
 	withoutMPS []int64
 }
 
-// TakeIdle stores a node's report of jobs that do nothing with their GPUs or share one without MPS. It may be called at
-// any time.
+// TakeIdle stores a node's report of jobs that don't use their GPUs or share one without MPS. It may be called at any
+// time.
 func (b *Bridge) TakeIdle(r *gpuprof.IdleReport) {
 	b.init()
 	b.idle.mu.Lock()
@@ -43,9 +43,9 @@ func (b *Bridge) TakeIdle(r *gpuprof.IdleReport) {
 	}
 }
 
-// read returns the running jobs that by the nodes' reports have done nothing with their GPUs for so long on each of
-// their nodes, 0 = none is idle, the longest idle first, and those that share a GPU without MPS. Nodes without an agent
-// send no report, so a job of several nodes is idle only if all of them do.
+// read returns two lists from the nodes' reports: the running jobs that have been idle for at least after on all of
+// their nodes (0 = none counts as idle), the longest idle first, and the jobs that share a GPU without MPS. A job on a
+// node without an agent is never idle.
 func (r *idleReports) read(snap *job.Snapshot, now time.Time, after time.Duration) (idle []job.Idle, noMPS []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -27,18 +27,18 @@ import (
 
 // Journal keeps what must survive a restart, and what people ask about later.
 type Journal interface {
-	// Load returns the groups that were not done and the rest of the tracker; with an error as
-	// much of it as could be read, nil = nothing.
+	// Load returns the unfinished groups and the rest of the tracker; with an error the part that could be read, nil =
+	// none.
 	Load(ctx context.Context) (*tracker.Tracker, error)
-	// SaveGroup writes a group down; its ID is its key.
+	// SaveGroup stores a group by its ID.
 	SaveGroup(ctx context.Context, g *job.Group) error
-	// SaveTracker writes down what of the tracker is not groups.
+	// SaveTracker stores the tracker without its groups.
 	SaveTracker(ctx context.Context, t *tracker.Tracker) error
 	// Log records one applied (or, in shadow, intended) change and its outcome; group is a job's, 0 = none.
 	Log(ctx context.Context, at time.Time, mode job.Mode, group func(ref string) int64, c *job.Change, outcome error) error
-	// SaveExplanations keeps the newest explanation of each job.
+	// SaveExplanations stores the newest explanation of each job.
 	SaveExplanations(ctx context.Context, explanations map[string]*job.Explanation) error
-	// RecordPoll keeps what a poll showed, for the receipt and the status page.
+	// RecordPoll stores a poll for the receipt and the status page.
 	RecordPoll(ctx context.Context, st *job.Status) error
 }
 
@@ -48,24 +48,24 @@ type Bridge struct {
 	Planner *plan.Planner
 	Gate    *Gate
 	Apps    Apps
-	// Models returns the GPUs' models as records named them, nil = none did (see job.NameCards), and the nodes whose
-	// driver limits no MPS client's memory (see plan.Input.NoLimits).
+	// Models returns the GPU models that records have named, nil = none yet (see job.NameCards), and the nodes whose
+	// driver can't limit an MPS client's memory (see plan.Input.NoLimits).
 	Models  func(ctx context.Context) (of map[job.GPUAddr]string, noLimits map[string]bool)
 	Journal Journal
-	// Runs and Beliefs let the bridge learn from runs; nil = it doesn't.
+	// Runs and Beliefs let the bridge learn from runs; nil = it doesn't learn.
 	Runs    history.Runs
 	Beliefs history.Beliefs
 	// RetryAlone lets a job that failed because it shared run again, alone; see history.Outcome.Ours and job.Terms.Retry.
 	RetryAlone bool
-	// Sessions says which jobs are interactive sessions.
+	// Sessions selects the interactive sessions.
 	Sessions job.Sessions
-	// AppNames are the applications that the site names by the names of jobs.
+	// AppNames are the site's names for applications, by patterns of job names.
 	AppNames []job.AppName
 	// ExtendLimit lets running jobs have more time where sharing makes them miss their limits.
 	ExtendLimit bool
-	// PastMaxTime lets them have it beyond their partitions' MaxTime.
+	// PastMaxTime lets them have it even beyond their partitions' MaxTime.
 	PastMaxTime bool
-	// IdleAfter is for how long a job must have done nothing with its GPUs to be idle, 0 = none is.
+	// IdleAfter is how long a job must not have used its GPUs to count as idle, 0 = none does.
 	IdleAfter time.Duration
 	// Adopt says which jobs of a whole GPU may share; nil = none.
 	Adopt   *adopt.Policy
@@ -91,12 +91,12 @@ type Bridge struct {
 	comments comments
 	failures int    // polls in a row
 	standby  string // the daemon that keeps the gate instead of this one, "" = none does
-	// complaints are what complain logged last, by what it is about.
+	// complaints holds what complain logged last, by subject.
 	complaints map[string]string
 	maxDelay   float64 // of any job so far, s
-	// thought is how long the last round took until it knew what to do.
+	// thought is how long the last round took to poll and plan.
 	thought time.Duration
-	// bounds are what operators have set, as of boundsAt; nil = not known.
+	// bounds are the operators' bounds as of boundsAt; nil = not known.
 	bounds   *job.Bounds
 	boundsAt time.Time
 	// nearLimit: a job that shares comes near its time limit.
@@ -140,7 +140,7 @@ func (b *Bridge) Wake() {
 	}
 }
 
-// Status returns what the last poll led to; nil before the first.
+// Status returns the state after the last poll; nil before the first.
 func (b *Bridge) Status() *job.Status { return b.status.Load() }
 
 // Run ticks until ctx ends. Failures are logged and counted; the gate's lease bounds what
@@ -267,7 +267,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	return b.next(snap, p), nil
 }
 
-// acting is the mode of this round: a daemon that is standby changes nothing.
+// acting returns the mode of this round: a standby daemon changes nothing.
 func (b *Bridge) acting() job.Mode {
 	if b.standby != "" {
 		return job.Shadow
@@ -275,8 +275,8 @@ func (b *Bridge) acting() job.Mode {
 	return b.Mode
 }
 
-// giveWay makes this daemon standby while another one keeps the gate. What it knows of groups is then out of date, and
-// so are those that it read from its journal: the other one has restored or changed them.
+// giveWay makes this daemon a standby while another one owns the gate. The groups in its tracker and journal are then
+// out of date: the other daemon has restored or changed them.
 func (b *Bridge) giveWay(ctx context.Context, snap *job.Snapshot) {
 	if b.Mode != job.Active {
 		return
@@ -305,7 +305,7 @@ func (b *Bridge) giveWay(ctx context.Context, snap *job.Snapshot) {
 	}
 }
 
-// keepGate keeps the gate. What is wrong with it stays in the status.
+// keepGate tends the gate; its faults go into the status.
 func (b *Bridge) keepGate(ctx context.Context, snap *job.Snapshot) {
 	err := b.Gate.Tend(ctx, snap)
 	if err != nil {
@@ -347,8 +347,8 @@ func (b *Bridge) Preview(ctx context.Context) (*job.Status, error) {
 	return b.Status(), nil
 }
 
-// load reads the journal before the first poll. Without it the bridge starts empty: jobs
-// that wait behind the gate are still seen, and members of groups by their AdminComments.
+// load reads the journal before the first poll. Without a journal the bridge starts empty: a poll shows the jobs behind
+// the gate, and AdminComments show the members of groups.
 func (b *Bridge) load(ctx context.Context) {
 	if b.tracker != nil {
 		return
@@ -375,10 +375,10 @@ func (b *Bridge) failed(err error) {
 	b.tellHealth(&st)
 }
 
-// Fresh is how old the last successful poll may be for the bridge to be well.
+// Fresh returns the age up to which the last successful poll counts as fresh.
 func (b *Bridge) Fresh() time.Duration { return 3 * b.PollEvery }
 
-// tellHealth shows the health in the metrics, and logs each change of it.
+// tellHealth exports the health as a metric and logs its changes.
 func (b *Bridge) tellHealth(st *job.Status) {
 	now := st.Health(b.Now(), b.Fresh())
 	b.Metrics.healthy(now.State)
@@ -412,7 +412,7 @@ func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Ch
 	return in, repairs, events
 }
 
-// lease is how long the gate stays closed without another renewal.
+// lease returns how long the gate stays closed without another renewal.
 func (b *Bridge) lease() time.Duration {
 	if b.acting() != job.Active {
 		return 0
@@ -420,10 +420,10 @@ func (b *Bridge) lease() time.Duration {
 	return b.Gate.Left()
 }
 
-// gateOpens is how long after the end of its lease Slurm may take to see that the gate's deadline is over.
+// gateOpens is how long Slurm may take to notice that the gate's deadline has passed.
 const gateOpens = time.Minute
 
-// undone are the jobs with a change that was begun and isn't made: behind the gate they wait for the bridge.
+// undone returns the jobs with an unfinished change, for which they wait behind the gate.
 func (b *Bridge) undone() map[string]bool {
 	out := map[string]bool{}
 	for _, g := range b.tracker.Groups {
@@ -440,9 +440,8 @@ func (b *Bridge) undone() map[string]bool {
 	return out
 }
 
-// countDelays adds the time since the last poll to the jobs that waited for the bridge: although a GPU was idle, be it
-// that they wait where they were sent, or with a change that came to nothing. It notes the jobs that a gate holds after
-// its lease.
+// countDelays adds the time since the last poll to the delay of the jobs that waited for the bridge beside an idle GPU:
+// behind the gate, where they were sent, or after a failed change. It notes the jobs that a gate holds after its lease.
 func (b *Bridge) countDelays(snap *job.Snapshot) {
 	over := slices.DeleteFunc(slices.Clone(snap.Gates), func(g job.GateState) bool {
 		return g.Open || g.Begin.IsZero() || snap.At.Sub(g.Begin) <= gateOpens
@@ -485,7 +484,7 @@ func (b *Bridge) countDelays(snap *job.Snapshot) {
 	}
 }
 
-// complain logs what is wrong with something, once until it is well again (nil) or another thing is wrong.
+// complain logs an error on a subject once, until the error changes or is gone (nil).
 func (b *Bridge) complain(of string, err error) {
 	said := ""
 	if err != nil {
@@ -521,7 +520,7 @@ func (b *Bridge) report(events []tracker.Event) {
 	}
 }
 
-// save writes down what the tracker holds, and drops the groups that are done.
+// save stores the tracker, and drops the groups that are done.
 func (b *Bridge) save(ctx context.Context, p *job.Plan) {
 	for _, id := range b.tracker.GroupIDs() {
 		g := b.tracker.Groups[id]
@@ -534,7 +533,7 @@ func (b *Bridge) save(ctx context.Context, p *job.Plan) {
 	b.logged(b.Journal.SaveExplanations(ctx, p.Explanations))
 }
 
-// publish makes the status of a plan. Readers have it while the loop goes on, so it shares nothing with what the loop
+// publish makes the status after a plan. Readers hold it while the loop goes on, so it shares no memory that the loop
 // changes.
 func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	policy := b.Planner.Decider.Policy
@@ -569,7 +568,7 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	b.tellHealth(st)
 }
 
-// The times until the next poll, where something is about to happen.
+// The times until the next poll while something is about to happen.
 const (
 	pollReleased   = time.Second            // a released group has not started
 	pollCompleting = 500 * time.Millisecond // a job is ending
@@ -577,7 +576,7 @@ const (
 	pollSoonest    = 100 * time.Millisecond
 )
 
-// next is when to poll again if nothing happens.
+// next returns the time of the next poll unless an event comes first.
 func (b *Bridge) next(snap *job.Snapshot, p *job.Plan) time.Duration {
 	next := b.PollEvery
 	for i := range snap.Gates {
@@ -610,7 +609,7 @@ func (b *Bridge) next(snap *job.Snapshot, p *job.Plan) time.Duration {
 	return max(next, pollSoonest)
 }
 
-// modelOf is the model by which a policy decides, "" = none.
+// modelOf returns the name of a policy's model, "" = it has none.
 func modelOf(p rlcore.Policy) string {
 	if m, ok := p.(interface{ Model() string }); ok {
 		return m.Model()

@@ -25,7 +25,7 @@ type Metrics struct {
 	commands                                                                         *prometheus.HistogramVec
 	refused                                                                          *prometheus.GaugeVec
 
-	// counted are the jobs of the queue that unmanaged and considered have counted.
+	// counted holds the queue's jobs that unmanaged and considered have counted.
 	counted map[string]bool
 }
 
@@ -291,7 +291,7 @@ func (m *Metrics) event(e tracker.Event) {
 	}
 }
 
-// healthy shows the state of health.
+// healthy exports the state of health.
 func (m *Metrics) healthy(now job.HealthState) {
 	for _, state := range job.HealthStates() {
 		is := 0.0
@@ -394,10 +394,10 @@ func (m *Metrics) state(st *job.Status) {
 // mostAccounts is how many accounts have series of their own, the largest ones; the rest share one.
 const mostAccounts = 30
 
-// otherAccounts is the label of the rest. No account is called so: a blank is in it.
+// otherAccounts is the label of the rest. No account has this name, since it contains a blank.
 const otherAccounts = "(all others)"
 
-// Usage shows what GPUs were used for in the last day, by account; hidden: without their names.
+// Usage exports the last day's use of the GPUs by account; hidden: without the accounts' names.
 func (m *Metrics) Usage(r *usage.Report, hidden bool) {
 	if m == nil {
 		return
