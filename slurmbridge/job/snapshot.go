@@ -200,6 +200,7 @@ type Node struct {
 	Reserved     bool   // a reservation or a maintenance keeps ordinary jobs away
 	Owner        string // whose jobs alone may start there for now (ExclusiveUser=YES), "" = anybody's
 	Planned      bool   // Slurm keeps it for a pending job; a job that starts there must end before
+	Weight       int    // of nodes on which a job may start, Slurm takes one of the lowest
 }
 
 // Tasks returns how many tasks of one CPU fit on the node.

@@ -65,6 +65,13 @@ func TestSleepingNodesComeLast(t *testing.T) {
 	must.Equal(t, planner().Plan(in).Groups[0].Group.Node, "n2")
 }
 
+// Of idle nodes the one with the lowest Weight comes first, as on plain Slurm: sites spare their dear ones so.
+func TestNodesComeByWeight(t *testing.T) {
+	in := withCards(snapshot(sharer("1")))
+	in.Snap.Nodes[0].Weight, in.Snap.Nodes[1].Weight = 9, 2
+	must.Equal(t, planner().Plan(in).Groups[0].Group.Node, "n2")
+}
+
 // How a GPU's shares are divided on a node with one GPU.
 func TestHowSharesAreDivided(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -18,7 +18,8 @@ import (
 )
 
 // poll is what was polled: the GPUs with shares, and what runs or is about to start there. No decision changes it. A
-// GPU is its index in State.GPUs; those of a type of a node follow each other in gres.conf's order.
+// GPU is its index in State.GPUs, which has nodes in the order in which Slurm fills them, by Weight; those of a type of
+// a node follow each other in gres.conf's order.
 type poll struct {
 	*Input
 	State rlcore.State // without a queue
@@ -103,9 +104,14 @@ func newPoll(in *Input) *poll {
 		reaches: map[demand]reach{}, fits: map[fit]reach{}, unshared: map[demand]bool{}, grains: map[string][]*job.Node{},
 	}
 	p.State.NowS = tracker.Seconds(in.Snap.At)
+	nodes := make([]*job.Node, len(in.Snap.Nodes))
 	for i := range in.Snap.Nodes {
-		p.addNode(&in.Snap.Nodes[i])
-		p.grain = max(p.grain, in.Snap.Nodes[i].CPUsPerAlloc)
+		nodes[i] = &in.Snap.Nodes[i]
+	}
+	slices.SortStableFunc(nodes, func(a, b *job.Node) int { return cmp.Compare(a.Weight, b.Weight) })
+	for _, n := range nodes {
+		p.addNode(n)
+		p.grain = max(p.grain, n.CPUsPerAlloc)
 	}
 	for i := range in.Snap.Jobs {
 		j := &in.Snap.Jobs[i]

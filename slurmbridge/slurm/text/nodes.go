@@ -52,7 +52,7 @@ func parseNode(line []byte) Node {
 			Planned: strings.Contains(f["State"], "PLANNED"),
 			CPUs:    number(cmp.Or(f["CPUEfctv"], f["CPUTot"])), CPUsAlloc: number(f["CPUAlloc"]),
 			MemMiB:   max(0, ParseMiB(f["RealMemory"])-ParseMiB(f["MemSpecLimit"])),
-			MemAlloc: ParseMiB(f["AllocMem"]),
+			MemAlloc: ParseMiB(f["AllocMem"]), Weight: number(f["Weight"]),
 		},
 		State: f["State"], Addr: f["NodeAddr"], ByType: map[string]int{}, Shares: map[string]int{},
 	}

@@ -159,7 +159,7 @@ func TestParseNodesRecorded(t *testing.T) {
 				return Node{
 					Node: job.Node{
 						Name: name, Up: true, GPUs: gpus, GPUType: "titanxp", Sharing: sharing, Units: 100 * gpus,
-						Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerAlloc: 1, MemMiB: 16000,
+						Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerAlloc: 1, MemMiB: 16000, Weight: 1,
 					},
 					CPUsPerSocket: 1, ByType: map[string]int{"titanxp": gpus}, Shares: map[string]int{string(sharing): 100 * gpus},
 				}
@@ -170,7 +170,7 @@ func TestParseNodesRecorded(t *testing.T) {
 			n2.CPUsAlloc, n2.MemAlloc, n3.CPUsAlloc, n3.MemAlloc = 3, 300, 4, 400
 			n4 := Node{Node: job.Node{
 				Name: "n4", GPUs: 1, GPUType: "shared", Partitions: []string{"gpu", "hidden"}, CPUs: 16, CPUsPerAlloc: 1,
-				MemMiB: 16000,
+				MemMiB: 16000, Weight: 1,
 			}, CPUsPerSocket: 1, ByType: map[string]int{"shared": 1}, Shares: map[string]int{}}
 			n4.Reason = "State=IDLE Gres=gpu:titanxp:7"
 			for _, want := range []Node{n1, n2, n3, n4} {
