@@ -16,9 +16,6 @@ import (
 // What follows tries the script in a real slurmctld; job_submit_lua_test.go tries
 // it alone, with what no slurmctld would hand it.
 
-// prompt is a scheduler that looks at every submission at once.
-const prompt = "batch_sched_delay=0,sched_min_interval=0,sched_interval=2"
-
 type cluster struct {
 	*slurmtest.Cluster
 	t *testing.T
@@ -26,7 +23,7 @@ type cluster struct {
 
 func newCluster(t *testing.T, o slurmtest.Options) *cluster {
 	t.Helper()
-	o.Scheduler = prompt
+	o.Scheduler = slurmtest.Prompt
 	return &cluster{slurmtest.New(t, o), t}
 }
 

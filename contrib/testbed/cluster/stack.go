@@ -24,10 +24,6 @@ import (
 // Owner submits the jobs, as in the thesis one user for all.
 const Owner = "games"
 
-// scheduler is the same for all runs: Slurm looks at the queue often, so that its
-// own pauses weigh little on the scaled time.
-const scheduler = "bf_interval=1,sched_interval=1,batch_sched_delay=0"
-
 // Setup says what a stage has in addition to Slurm and the GPU.
 type Setup struct {
 	Scale float64 // GPU seconds that pass in a second
@@ -117,7 +113,7 @@ func New(s Setup) *Stack {
 // Options are the options of the stack's cluster, to be started with slurmtest.
 func (s *Stack) Options() slurmtest.Options {
 	o := slurmtest.Options{
-		Scheduler: scheduler, Sharing: s.Setup.Sharing, AuthSlurm: s.Setup.AuthSlurm, Prepare: s.prepare,
+		Scheduler: slurmtest.Prompt, Sharing: s.Setup.Sharing, AuthSlurm: s.Setup.AuthSlurm, Prepare: s.prepare,
 	}
 	for i, gpus := range s.Setup.NodeGPUs {
 		o.Cards = append(o.Cards, slices.Repeat([]string{s.Setup.model(i)}, gpus))

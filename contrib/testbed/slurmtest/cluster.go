@@ -84,6 +84,9 @@ type Options struct {
 	Prepare func(c *Cluster) error
 }
 
+// Prompt has Slurm look at its queue often (Options.Scheduler): its own pauses, of up to a minute, say nothing of ours.
+const Prompt = "bf_interval=1,sched_interval=1,batch_sched_delay=0"
+
 // SoonAgain is a line for Options.Extra: before 25.11 a job that is put back begins when its credential has expired, by
 // default after two minutes.
 const SoonAgain = "AuthInfo=socket=DIR/munge/socket,cred_expire=10"

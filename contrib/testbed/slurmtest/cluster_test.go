@@ -18,9 +18,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
-// prompt is a scheduler that looks at every submission at once.
-const prompt = "batch_sched_delay=0,sched_min_interval=0,sched_interval=2"
-
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func (c *Cluster) submit(t *testing.T, as, script string, args ...string) string {
@@ -49,7 +46,7 @@ func left(t *testing.T, dir string) {
 // Daemons run as Slurm's user, come and go while a job runs on, and are gone at the end, with all that jobs have left.
 func TestACluster(t *testing.T) {
 	t.Parallel()
-	c := New(t, Options{Nodes: 2, Scheduler: prompt})
+	c := New(t, Options{Nodes: 2, Scheduler: Prompt})
 	ctx := t.Context()
 	whole := c.submit(t, "nobody", "echo runs; sleep 1000", "--nodelist=n1", "--gres=gpu:titanxp:1")
 	c.reaches(t, whole, "RUNNING")
@@ -97,7 +94,7 @@ func TestACluster(t *testing.T) {
 func TestKilledStarter(t *testing.T) {
 	const starter = "SLURMTEST_STARTER"
 	if os.Getenv(starter) != "" {
-		c := New(t, Options{Scheduler: prompt})
+		c := New(t, Options{Scheduler: Prompt})
 		c.reaches(t, c.submit(t, "nobody", "exec sleep 1000"), "RUNNING")
 		fmt.Println(c.Dir)
 		select {}

@@ -89,8 +89,7 @@ func adopts(t *testing.T) {
 func adopting(t *testing.T, how job.Mode, quiet bool) (*rig, [2]*side) {
 	t.Helper()
 	o := slurmtest.Options{
-		Sharing: "shard", Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0",
-		Extra: []string{
+		Sharing: "shard", Extra: []string{
 			"FirstJobId=" + firstJob, "PriorityFlags=ACCRUE_ALWAYS", "PartitionName=gates Nodes=ALL Hidden=YES",
 			"PartitionName=each Nodes=ALL DefCpuPerGPU=2",
 		},
@@ -210,7 +209,7 @@ func TestAdoptedJobsInAccounting(t *testing.T) {
 	slurmtest.Require(t)
 	adopts(t)
 	r := limited(t, options{
-		Options:  slurmtest.Options{Sharing: "shard", Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0"},
+		Options:  slurmtest.Options{Sharing: "shard"},
 		settings: settings{Adopt: job.Active, Lease: time.Minute, NoJoin: true},
 	}, "PriorityDecayHalfLife=0", "PriorityUsageResetPeriod=YEARLY", "AccountingStorageTRES=gres/gpu,gres/shard",
 		"PartitionName=DEFAULT TRESBillingWeights=GRES/gpu=1000,GRES/shard=10")

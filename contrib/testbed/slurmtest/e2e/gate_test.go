@@ -28,10 +28,6 @@ func (r *rig) orphans(args ...string) []string {
 	return ids
 }
 
-// often has Slurm look at its whole queue every two seconds, which is where a gate's end is found; by default it does
-// so once a minute.
-const often = "sched_interval=2"
-
 // freed fails the test unless the jobs wait for no gate any more: after the rig's lease of 20 s, and Slurm's next full
 // look at its queue, or the next time it clears old jobs away (each minute, from 24.05 on). When Slurm starts them is
 // then its own affair.
@@ -44,13 +40,18 @@ func (r *rig) freed(ids ...string) {
 	r.t.Logf("free %v after the bridge's death; the lease is 20 s", time.Since(since).Round(time.Second))
 }
 
+// slurms are Slurm's own intervals.
+const slurms = "sched_interval=60"
+
 // A partition that closes while the bridge is dead doesn't keep jobs of another one.
 func TestGateWhosePartitionCloses(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"DOWN", "INACTIVE", "DRAIN"} {
 		t.Run(state, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, options{Options: slurmtest.Options{Extra: []string{"PartitionName=" + second + " Nodes=ALL"}}})
+			r := newRig(t, options{Options: slurmtest.Options{
+				Scheduler: slurms, Extra: []string{"PartitionName=" + second + " Nodes=ALL"},
+			}})
 			ids := r.orphans("-p", second)
 			r.scontrol("update", "PartitionName="+slurmtest.Partition, "State="+state)
 			r.freed(ids...)
@@ -63,9 +64,9 @@ func TestGateWhosePartitionCloses(t *testing.T) {
 func TestHiddenGate(t *testing.T) {
 	t.Parallel()
 	const hidden = "gates"
-	r := newRig(t, options{settings: settings{GatePartition: hidden}, Options: slurmtest.Options{
-		Scheduler: often, Extra: []string{"PartitionName=" + hidden + " Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1"},
-	}})
+	r := newRig(t, options{settings: settings{GatePartition: hidden}, Options: slurmtest.Options{Extra: []string{
+		"PartitionName=" + hidden + " Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1",
+	}}})
 	gate := r.gate()
 	must.Equal(t, r.job(gate)["Partition"], hidden, "the gate's partition")
 	shared := r.submit(ann, small, 1)
@@ -136,7 +137,7 @@ func TestNodeOfOneUserAtATime(t *testing.T) {
 func TestGateInABusyQueue(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{quiet: true, Options: slurmtest.Options{
-		Nodes: 2, Scheduler: often + ",bf_max_job_test=20,default_queue_depth=10,partition_job_depth=10",
+		Nodes: 2, Scheduler: slurmtest.Prompt + ",bf_max_job_test=20,default_queue_depth=10,partition_job_depth=10",
 		Extra: []string{"PartitionName=" + second + " Nodes=n1 PriorityTier=10"},
 	}})
 	r.any(ann, 600, "-w", "n2", "--exclusive")
@@ -151,7 +152,7 @@ func TestGateInABusyQueue(t *testing.T) {
 // An operator holds everything, the gate too, and releases the users' jobs alone.
 func TestGateHeldByHand(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{Options: slurmtest.Options{Scheduler: often}})
+	r := newRig(t, options{})
 	gate := r.gate()
 	r.scontrol("hold", gate)
 	r.looks("released", gate, func(f map[string]string) bool { return f["Priority"] != "0" })

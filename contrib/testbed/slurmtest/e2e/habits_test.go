@@ -66,10 +66,7 @@ func TestHabits(t *testing.T) {
 			extra = append(extra, fmt.Sprintf("PartitionName=also%d Nodes=%s,%s", i+1, node, slurmtest.NodeName(n-1)))
 		}
 	}
-	r := newRig(t, options{Options: slurmtest.Options{
-		Nodes: n, Extra: extra,
-		Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0",
-	}})
+	r := newRig(t, options{Options: slurmtest.Options{Nodes: n, Extra: extra}})
 	var all sync.WaitGroup
 	for i, x := range habits {
 		all.Go(func() {

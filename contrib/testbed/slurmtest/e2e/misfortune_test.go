@@ -30,8 +30,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 					slurmtest.OfOneRelease(t)
 				}
 				t.Parallel()
-				// How soon Slurm starts what is let go is a matter of its own settings.
-				r := newRig(t, options{Options: slurmtest.Options{Scheduler: "bf_interval=1"}})
+				r := newRig(t, options{Options: slurmtest.Options{Scheduler: slurms + ",bf_interval=1"}})
 				r.kill()
 				var ids []string
 				for i := range 4 {

@@ -38,10 +38,7 @@ func TestNobodyWaitsBehindAWholeGPU(t *testing.T) {
 	for only, mixed := range map[string]bool{slurmtest.Partition: false, "none": true} {
 		t.Run("only "+only, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, options{
-				settings: settings{SharersOnly: []string{only}},
-				Options:  slurmtest.Options{Scheduler: "bf_interval=1"},
-			})
+			r := newRig(t, options{settings: settings{SharersOnly: []string{only}}})
 			var first, second string
 			r.unseen(func() {
 				first, second = r.submit(ann, small, 170, "--time=3"), r.submit(ann, small, 170, "--time=3")
@@ -62,10 +59,7 @@ func TestNobodyWaitsBehindAWholeGPU(t *testing.T) {
 // one joins it, and the job of a whole GPU is no later for that.
 func TestATurnLeavesRoom(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{
-		settings: settings{Room: true},
-		Options:  slurmtest.Options{Scheduler: "bf_interval=1"},
-	})
+	r := newRig(t, options{settings: settings{Room: true}})
 	if text.GivesUsedGPUs(r.Release) {
 		t.Skipf("Slurm %s hands out GPUs whole that sharers still use", r.Release)
 	}

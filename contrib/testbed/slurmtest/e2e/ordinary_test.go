@@ -30,8 +30,7 @@ func TestOrdinaryJobs(t *testing.T) {
 	t.Parallel()
 	const nodes = 5
 	o := slurmtest.Options{
-		Nodes: nodes, GPUs: 8, CPUs: 256, MemMiB: 100000,
-		Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0", Extra: []string{
+		Nodes: nodes, GPUs: 8, CPUs: 256, MemMiB: 100000, Extra: []string{
 			"FirstJobId=" + firstJob, "Licenses=lic:1", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
 			"JobRequeue=1",
 			"PartitionName=also Nodes=n1", "PartitionName=wide Nodes=n1,n2", "PartitionName=alone Nodes=n3",
@@ -75,6 +74,7 @@ func besidePlain(t *testing.T, bridged options, plain slurmtest.Options) (r *rig
 ) {
 	t.Helper()
 	r = newRig(t, bridged)
+	plain.Scheduler = r.Cluster.Options.Scheduler
 	c := slurmtest.New(t, plain)
 	sides = [2]*side{{stage: stage{c, t}, Cluster: c}, {stage: r.stage, Cluster: r.Cluster}}
 	return r, sides, func(do func(s *side)) {

@@ -3,16 +3,19 @@ package e2e
 import (
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
+
+// again has preempted jobs begin again a second later, by the setting of releases from 25.11 on.
+const again = slurmtest.Prompt + ",requeue_delay=1"
 
 // Jobs of a partition that may preempt another's don't share with them; one that finds no idle GPU preempts, as on
 // plain Slurm, and the preempted jobs run again.
 func TestPreemption(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{Options: slurmtest.Options{Extra: []string{
-		"PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "SchedulerParameters=requeue_delay=1",
-		slurmtest.SoonAgain, "PartitionName=urgent Nodes=n1 PriorityTier=10 PreemptMode=OFF State=UP",
+	r := newRig(t, options{Options: slurmtest.Options{Scheduler: again, Extra: []string{
+		"PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", slurmtest.SoonAgain, "PartitionName=urgent Nodes=n1 PriorityTier=10 PreemptMode=OFF State=UP",
 	}}})
 	var low, high string
 	r.unseen(func() {
@@ -39,10 +42,10 @@ func TestPreemptionByQOS(t *testing.T) {
 	t.Parallel()
 	slurmtest.RequireAccounting(t)
 	o := options{quiet: true}
-	o.Accounting = true
+	o.Accounting, o.Scheduler = true, again
 	o.Extra = []string{
 		"AccountingStorageEnforce=associations,limits,qos", "AccountingStorageTRES=gres/gpu,gres/mps",
-		"PreemptType=preempt/qos", "PreemptMode=REQUEUE", "SchedulerParameters=requeue_delay=1", slurmtest.SoonAgain,
+		"PreemptType=preempt/qos", "PreemptMode=REQUEUE", slurmtest.SoonAgain,
 	}
 	r := newRig(t, o)
 	r.account("add", "qos", "filler", "fill")
@@ -56,7 +59,8 @@ func TestPreemptionByQOS(t *testing.T) {
 	var fillers []string
 	r.unseen(func() {
 		for _, qos := range []string{"filler", "fill"} {
-			fillers = append(fillers, r.submit(ann, small, 20, "--time=3", "--requeue", "--qos="+qos))
+			fillers = append(fillers, must.Get(r.Submit(t.Context(), ann, "[ $SLURM_RESTART_COUNT ] || sleep 170\n",
+				"--gres=gpu:shared", "--comment=app="+small, "--time=3", "--requeue", "--qos="+qos))(t))
 		}
 	})
 	r.reach("RUNNING", fillers...)

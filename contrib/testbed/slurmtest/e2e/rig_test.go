@@ -205,7 +205,7 @@ func newRig(t *testing.T, o options) *rig {
 	t.Helper()
 	o.Lease, o.Mode = cmp.Or(o.Lease, 20*time.Second), cmp.Or(o.Mode, job.Active)
 	o.settings.Sharing = job.Sharing(cmp.Or(o.Options.Sharing, "mps"))
-	o.Lua = ours
+	o.Lua, o.Scheduler = ours, cmp.Or(o.Scheduler, slurmtest.Prompt)
 	if o.site != "" {
 		text := string(must.Get(os.ReadFile(ours))(t))
 		o.Files = map[string]string{
