@@ -187,7 +187,7 @@ func (j *Job) script(bin, state string) string {
 	}
 	if p, ok := apps.ByName(j.App); ok {
 		fmt.Fprintf(&b, "s=%s; [ $SLURMD_NODENAME = n1 ] || s=$s-$SLURMD_NODENAME\n", state)
-		fmt.Fprintf(&b, "GPUSIM_STATE=$s %s/gpusim run %s --duration-scale %g --report /dev/null || exit\nexit %d\n", bin,
+		fmt.Fprintf(&b, "GPUSIM_STATE=$s %s/gpusim run %s --duration-scale %g >/dev/null || exit\nexit %d\n", bin,
 			j.App, float64(j.LengthS)/p.DurationS, j.Exit)
 		return b.String()
 	}

@@ -141,6 +141,10 @@ func (o *options) both(ctx context.Context, c *Case, root string) (*outcome, err
 		out.Skipped = "Slurm doesn't answer: " + firstLine(err.Error())
 		return out, nil
 	}
+	if slices.ContainsFunc(c.Jobs, func(j Job) bool { return j.App != "" }) && !results[0].computed(c) {
+		out.Skipped = "no job that computes ends well on plain Slurm"
+		return out, nil
+	}
 	if berr != nil {
 		results[1].Says = append(results[1].Says, berr.Error())
 	}
@@ -156,6 +160,13 @@ func (o *options) both(ctx context.Context, c *Case, root string) (*outcome, err
 		}
 	}
 	return out, nil
+}
+
+// computed reports whether a job that computes has ended well.
+func (r *result) computed(c *Case) bool {
+	return slices.ContainsFunc(c.Jobs, func(j Job) bool {
+		return j.App != "" && r.Jobs[j.Name] != nil && r.Jobs[j.Name].State == "COMPLETED"
+	})
 }
 
 // twice runs a case again if something differs, and keeps what differs again: what was the machine's load doesn't.
