@@ -213,10 +213,32 @@ func TestClusters(t *testing.T) {
 		must.Equal(t, d[0].Kind, kindLate)
 		must.Equal(t, d[0].Stated != "", unshared != nil)
 	}
-	jobs[1].Args = jobs[0].Args
-	for _, flags := range []string{"MAGNETIC", "FLEX"} {
-		c := &Case{Sharing: "mps", Jobs: jobs, Before: []string{"scontrol create ReservationName=res Flags=" + flags}}
-		must.Equal(t, len(judge(c, late, late)) == 0, flags == "MAGNETIC", flags)
+}
+
+// Of jobs that waited, and not for a GPU that they might have shared, none is expected to have shared one.
+func TestWhoMightHaveShared(t *testing.T) {
+	late := &result{Jobs: map[string]*seen{}}
+	var jobs []Job
+	for i := range 4 {
+		name := fmt.Sprint("j", i+1)
+		late.Jobs[name] = ran(20, 28)
+		jobs = append(jobs, Job{Name: name, Args: []string{"--gres=gpu:shared"}})
+	}
+	late.Jobs["j5"] = ran(30, 38)
+	sockets := Node{Types: []string{"v100", "v100"}, More: "Sockets=2 CoresPerSocket=4"}
+	bySocket := []string{"SelectTypeParameters=CR_Socket_Memory"}
+	for name, c := range map[string]*Case{
+		"they waited for a GPU":     {Before: []string{"scontrol create ReservationName=res Flags=FLEX"}},
+		"one job has two GPUs":      {Jobs: []Job{{Name: "j5", Args: []string{"--gres=gpu:2"}}}},
+		"a reservation draws all":   {Before: []string{"scontrol create ReservationName=res Flags=MAGNETIC"}},
+		"a partition was closed":    {Events: []Event{{16, "scontrol update PartitionName=gpu State=UP"}}},
+		"each job takes a socket":   {Nodes: []Node{sockets}, Conf: bySocket},
+		"sockets of one core":       {Nodes: []Node{{Types: sockets.Types}}, Conf: bySocket},
+		"a partition opened before": {Events: []Event{{5, "scontrol update PartitionName=gpu State=UP"}}},
+	} {
+		c.Sharing, c.Jobs = "mps", append(c.Jobs, jobs...)
+		expected := name == "they waited for a GPU" || name == "sockets of one core" || name == "a partition opened before"
+		must.Equal(t, len(judge(c, late, late)) > 0, expected, name)
 	}
 }
 

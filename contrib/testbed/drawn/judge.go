@@ -145,9 +145,14 @@ func (c *Case) partlyShared() bool {
 	return apart && slices.Contains(c.Settings, "sharers_only: []")
 }
 
-// magnetic reports whether a reservation draws all jobs into it, where each has a GPU of its own.
-func (c *Case) magnetic() bool {
-	return slices.ContainsFunc(c.Before, func(l string) bool { return strings.Contains(l, "MAGNETIC") })
+// apart reports whether each job has a GPU of its own whatever the bridge does: a reservation draws all jobs into it,
+// or a node has two GPUs or more, and two sockets, of which each job takes one.
+func (c *Case) apart() bool {
+	if slices.ContainsFunc(c.Before, func(l string) bool { return strings.Contains(l, "MAGNETIC") }) {
+		return true
+	}
+	few := func(n Node) bool { return strings.Contains(n.More, "Sockets=2") && len(n.Types) > 1 }
+	return slices.Contains(c.Conf, "SelectTypeParameters=CR_Socket_Memory") && slices.ContainsFunc(c.Nodes, few)
 }
 
 // preempts reports whether jobs preempt others, which is a matter of timing.
@@ -592,7 +597,7 @@ func (v *verdict) cluster() {
 		}
 	}
 	for _, partition := range slices.Sorted(maps.Keys(waited)) {
-		if n := waited[partition]; n > 2 && shared[partition] == 0 && !v.c.magnetic() {
+		if n := waited[partition]; n > 3 && shared[partition] == 0 && !v.c.apart() {
 			v.add("", kindShares, "no job of partition %s shared a GPU, though %d that may share waited", partition, n)
 		}
 	}
@@ -607,13 +612,24 @@ func (v *verdict) cluster() {
 	}
 }
 
-// mayShare reports whether a job waited on plain Slurm for a GPU that it might have shared.
+// mayShare reports whether a job waited on plain Slurm for a GPU that it might have shared: for neither a node or a
+// partition that an operator had closed nor the turn of a job of several GPUs.
 func (v *verdict) mayShare(j *Job) bool {
-	p := v.plain.Jobs[j.Name]
-	if p == nil || p.Start <= float64(j.AtS+5) || !j.sharer() || v.bridge.Refused[j.Name] != "" {
+	p, fromS := v.plain.Jobs[j.Name], float64(j.AtS)
+	for _, e := range v.c.Events {
+		fromS = max(fromS, float64(e.AtS))
+	}
+	if p == nil || p.Start <= fromS+5 || !j.sharer() || v.bridge.Refused[j.Name] != "" {
 		return false
 	}
-	free := len(j.Events) == 0 && !j.has("--begin") && !j.has("--dependency")
+	for i := range v.c.Jobs {
+		o := &v.c.Jobs[i]
+		if s := v.plain.Jobs[o.Name]; s != nil && o.several() && o.AtS < int(p.Start) && s.Start > float64(j.AtS) {
+			return false
+		}
+	}
+	session := strings.Contains(j.value("--comment"), "share:interactive") // it starts as a job of a whole GPU does
+	free := len(j.Events) == 0 && !j.has("--begin") && !j.has("--dependency") && !session
 	return free && !j.ownGPU() && !v.c.ofWholeNodes(cmp.Or(j.value("--partition"), slurmtest.Partition))
 }
 
@@ -630,6 +646,12 @@ func (v *verdict) beside() {
 			}
 		}
 	}
+}
+
+// several reports whether a job asks for several GPUs.
+func (j *Job) several() bool {
+	gres := j.value("--gres")
+	return gres == "gpu:2" || j.value("--gpus") == "2" || gres == "gpu:1" && j.value("--nodes") == "2"
 }
 
 // ownGPU reports whether by the users' page a job has a GPU of its own.
