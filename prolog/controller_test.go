@@ -22,7 +22,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
-	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
 

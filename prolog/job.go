@@ -14,7 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/hostlist"
 )
 
 // Job is what the prolog writes of a job for the agent.

@@ -25,7 +25,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/etc"
-	"github.com/slurmbridge/slurmbridge/prolog/settings"
+	"github.com/slurmbridge/slurmbridge/etc/settings"
 )
 
 func env(kv ...string) func(string) string {

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurmbridge/slurmbridge/prolog/pattern"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/pattern"
 )
 
 // Server is a GPU's MPS server as it was last seen. Hooks and agent write it under

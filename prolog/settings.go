@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/etc"
-	"github.com/slurmbridge/slurmbridge/prolog/credential"
-	"github.com/slurmbridge/slurmbridge/prolog/settings"
+	"github.com/slurmbridge/slurmbridge/etc/settings"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/credential"
 )
 
 // DefaultSettings is the file of a node's settings. It need not exist.

@@ -11,9 +11,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
-	"github.com/slurmbridge/slurmbridge/prolog/namespace"
-	"github.com/slurmbridge/slurmbridge/prolog/pattern"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/pattern"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/hostlist"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/namespace"
 )
 
 // A hook may read Slurm's configuration, but run none of its commands. Slurm names slurm.conf to its hooks; the other

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/prolog/pattern"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/pattern"
 )
 
 // How long a job without processes may stay before it counts as one that ended without an epilog. With

@@ -25,8 +25,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/keytest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/credential"
 )
 
 func record(job int64) *gpuprof.Record {

@@ -25,7 +25,7 @@ import (
 	"github.com/prometheus/common/config"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/credential"
 )
 
 // Sender posts records to a controller.

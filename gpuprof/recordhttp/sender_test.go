@@ -20,7 +20,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
-	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/credential"
 )
 
 // controller serves records with a web_config ("" = none) as slurmbridge does, and returns its address.

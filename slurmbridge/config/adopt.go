@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"regexp"
 
-	"github.com/slurmbridge/slurmbridge/prolog/settings"
+	"github.com/slurmbridge/slurmbridge/etc/settings"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 )
 

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/slurmbridge/slurmbridge/etc"
-	"github.com/slurmbridge/slurmbridge/prolog/settings"
-	"github.com/slurmbridge/slurmbridge/prolog/settings/overrule"
+	"github.com/slurmbridge/slurmbridge/etc/settings"
+	"github.com/slurmbridge/slurmbridge/etc/settings/overrule"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"

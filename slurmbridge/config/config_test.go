@@ -12,7 +12,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/etc"
-	"github.com/slurmbridge/slurmbridge/prolog/settings"
+	"github.com/slurmbridge/slurmbridge/etc/settings"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 

@@ -13,9 +13,9 @@ import (
 
 	"gonum.org/v1/gonum/floats"
 
-	"github.com/slurmbridge/slurmbridge/prolog/namespace"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/namespace"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
-	"github.com/slurmbridge/slurmbridge/prolog/turns"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/turns"
 )
 
 // bounds are what readers may take of the daemon.

@@ -7,7 +7,7 @@ import (
 	"net"
 	"net/http"
 
-	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/hostlist"
 )
 
 // Sharing is the kind of gres that a cluster shares GPUs by.

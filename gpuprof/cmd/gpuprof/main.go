@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/etc"
-	"github.com/slurmbridge/slurmbridge/prolog/settings"
-	"github.com/slurmbridge/slurmbridge/prolog/settings/overrule"
+	"github.com/slurmbridge/slurmbridge/etc/settings"
+	"github.com/slurmbridge/slurmbridge/etc/settings/overrule"
 )
 
 var version = "unknown"

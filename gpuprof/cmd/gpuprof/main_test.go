@@ -26,11 +26,11 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/nvidia"
 	"github.com/slurmbridge/slurmbridge/etc"
+	"github.com/slurmbridge/slurmbridge/etc/settings"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/prolog"
-	"github.com/slurmbridge/slurmbridge/prolog/settings"
 )
 
 func TestHandler(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slurmbridge/slurmbridge/etc"
+	"github.com/slurmbridge/slurmbridge/etc/settings"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
@@ -31,8 +32,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof/spool"
 	"github.com/slurmbridge/slurmbridge/gpuprof/webconfig"
 	"github.com/slurmbridge/slurmbridge/prolog"
-	"github.com/slurmbridge/slurmbridge/prolog/credential"
-	"github.com/slurmbridge/slurmbridge/prolog/settings"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/credential"
 )
 
 func newServe(errOut io.Writer) *cobra.Command {

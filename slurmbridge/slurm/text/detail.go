@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/hostlist"
 )
 
 // detailLine is what scontrol -d prints of a job's part of some nodes.

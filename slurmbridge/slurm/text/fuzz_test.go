@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
-	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/hostlist"
 )
 
 // reservations is what 22.05.8 printed, SLURM_TIME_FORMAT=%s and not, and one without nodes.

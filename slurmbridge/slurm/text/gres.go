@@ -4,8 +4,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/hostlist"
 )
 
 // Gres is one item of a list of generic resources.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/hostlist"
 )
 
 // Node is a node as scontrol shows it. CPUsPerAlloc is how many of its CPUs a core holds: 1 where Slurm counts cores,

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/prolog/pattern"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/pattern"
 )
 
 // Munge runs munge and unmunge. A credential is that of the process's user, and munged lets each through once.

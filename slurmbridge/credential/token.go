@@ -17,7 +17,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/prolog/pattern"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/pattern"
 )
 
 // Token proves users by Slurm's own tokens, as Slurm's commands do if AuthType is auth/slurm: one

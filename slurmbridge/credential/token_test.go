@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
-	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/credential"
 )
 
 // kiosk stands for Slurm's daemon and its socket (the real one is in the end-to-end tests): it

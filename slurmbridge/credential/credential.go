@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/prolog/turns"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/turns"
 )
 
 // Errors of a Method.

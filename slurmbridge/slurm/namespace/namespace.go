@@ -6,7 +6,7 @@ package namespace
 import (
 	"strings"
 
-	"github.com/slurmbridge/slurmbridge/prolog/pattern"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/pattern"
 )
 
 // File is the file next to slurm.conf that configures the plugin which slurm.conf names as NamespaceType or

@@ -20,7 +20,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/prolog/pattern"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/pattern"
 )
 
 // Key proves with a key that nodes and controller have in a file (see ReadKeys). A reader of that
