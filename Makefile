@@ -102,8 +102,9 @@ flow: as-root build ## how fast GPUs are filled and followed, plain Slurm and th
 # The end-to-end tests that take more than a minute and a half, or a third of a minute of CPU time; and the longest of
 # other packages.
 E2E     := ./contrib/testbed/slurmtest/e2e
-LONG    := ChaosOnANode DamagedFiles GPUsWithoutShares GateWhosePartitionCloses HostileTenant JobsAsTheyAre KilledAtEveryStep Limits \
-	MixedQueueSeveralGPUs SeveralGPUsAreFilledAtOnce TimeIsLentBack TimeIsNotLentBack TwoKindsOfCards UsageAgreesWithAccounting
+LONG    := AtWhateverLimitJobsRun ChaosOnANode DamagedFiles GPUsWithoutShares GateWhosePartitionCloses HostileTenant JobsAsTheyAre \
+	KilledAtEveryStep MixedQueueSeveralGPUs SeveralGPUsAreFilledAtOnce TimeIsLentBack TimeIsNotLentBack TwoKindsOfCards \
+	UsageAgreesWithAccounting
 LONG_UNITS := HooksOnDamagedFiles Variants
 # PART=K/N takes every Nth from the Kth on: of the long tests, of another release's end-to-end tests, and of the packages
 # of race and fuzz. OTHERS are what it leaves out.

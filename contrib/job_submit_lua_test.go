@@ -636,7 +636,7 @@ func TestStepsWithGPUsOfTheirOwn(t *testing.T) {
 
 // Slurm takes scripts of 4 MiB: none keeps slurmctld for long, nor ends it. Lua itself runs the script here, since the
 // stand-in's patterns take no long texts.
-func TestHostileScriptsTakeNoTime(t *testing.T) {
+func TestNoScriptKeepsSlurmctld(t *testing.T) {
 	t.Parallel()
 	lua, err := exec.LookPath("lua")
 	if err != nil {

@@ -293,7 +293,7 @@ func changes(t *testing.T, c *cluster) {
 
 // A job that shares gets the cores and the memory that a job of a whole GPU gets by default, and what it asks for where
 // it does.
-func TestDefaultsPerGPU(t *testing.T) {
+func TestSharersGetAPartitionsDefaults(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", CPUs: 16, Extra: []string{
 		"PartitionName=per Nodes=n1 DefCpuPerGPU=4 DefMemPerGPU=300 State=UP",

@@ -115,7 +115,7 @@ func TestAskSeveral(t *testing.T) {
 	says(t, err, "refused", "none is there")
 }
 
-func TestAddresses(t *testing.T) {
+func TestAddressesOfControllers(t *testing.T) {
 	for text, want := range map[string]int{
 		"http://a:1,https://b:2": 2, "http://a, http://b": 2, "http://a,": 0, "http://a,ftp://b": 0, "http://head:9797": 1,
 		"https://[::1]:9797/": 1, "head:9797": 0, "ftp://head": 0, "http://": 0, "http://ann:secret@head": 0,

@@ -289,7 +289,7 @@ func FuzzSlurmConf(f *testing.F) {
 
 // Whether GPUs are shared by gres/shard stands in slurm.conf or what it includes, and whether jobs have a /dev/shm of
 // their own in the file of the plugin that slurm.conf names.
-func TestSite(t *testing.T) {
+func TestWhatHooksReadInSlurmsFiles(t *testing.T) {
 	const tmpfs, linux = "JobContainerType=job_container/tmpfs", "NamespaceType=namespace/linux"
 	for _, c := range []struct {
 		slurm, file, text string

@@ -310,7 +310,7 @@ func TestTwoServers(t *testing.T) {
 }
 
 // A process that is ending is no longer there, though the kernel still lists it.
-func TestStarted(t *testing.T) {
+func TestAProcessThatEndsIsNotThere(t *testing.T) {
 	const rest = " 1 100 100 0 -1 %s 10 0 0 0 1 2 0 0 20 0 1 0 4711 1000 100"
 	for _, c := range []struct {
 		stat string

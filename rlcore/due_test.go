@@ -324,7 +324,7 @@ func TestFirstMeetingsKeepDues(t *testing.T) {
 	})
 }
 
-func TestLimits(t *testing.T) {
+func TestNobodyMeetsTheLimitForSharing(t *testing.T) {
 	j := func(f func(*Job)) Job {
 		j := Job{ID: "a", User: "u", Profile: flat("a", 100, 100), LimitS: 160}
 		f(&j)

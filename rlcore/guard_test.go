@@ -43,7 +43,7 @@ func window(g GPU, jobs ...Job) *Window {
 	return &w
 }
 
-func TestCheck(t *testing.T) {
+func TestWhomTheGuardRefuses(t *testing.T) {
 	small, big := flat("small", 60, 1000), flat("big", 60, 7000)
 	ann := func(p *Profile) Job { return Job{User: "ann", Profile: p} }
 	bob := Job{User: "bob", Profile: small}
@@ -198,7 +198,7 @@ func (s scores) Score(dst []float64, _ *Window, combos []Combo) {
 	}
 }
 
-func TestDecide(t *testing.T) {
+func TestTheBestAllowedCombinationIsChosen(t *testing.T) {
 	small := flat("small", 60, 1000)
 	s := &State{GPUs: []GPU{card()}, Pending: []Job{
 		{ID: "1", User: "a", Profile: small}, {ID: "2", User: "a", Profile: small}, {ID: "3", User: "a", Profile: small},

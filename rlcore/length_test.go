@@ -12,7 +12,7 @@ import (
 )
 
 // What is left agrees with the mean over drawn runs that got as far.
-func TestLeft(t *testing.T) {
+func TestLeftIsTheMeanOfThoseThatGotAsFar(t *testing.T) {
 	p := flat("a", 600, 100)
 	p.DurationSD = 500
 	sigma := math.Sqrt(math.Log1p(500.0 * 500 / 600 / 600))

@@ -315,7 +315,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestWrongArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, says string

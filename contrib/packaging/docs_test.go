@@ -18,9 +18,9 @@ import (
 
 const root = "../.."
 
-// TestManual writes the manual pages that no command's help is: for users, and of settings, which have all that their
+// TestManualOfUsersAndSettings writes the manual pages that no command's help is: for users, and of settings, which have all that their
 // sources say.
-func TestManual(t *testing.T) {
+func TestManualOfUsersAndSettings(t *testing.T) {
 	pages := map[string]string{}
 	page := func(name, section, short, source, also string, body func(text string) (string, error)) {
 		dir, when := mantest.Target(t)

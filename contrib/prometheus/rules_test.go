@@ -40,7 +40,7 @@ func rules(t *testing.T) (all []rule) {
 
 // Each rule asks for series that there are, each alert says what is wrong and what to
 // do, and the README has a chapter on it.
-func TestRules(t *testing.T) {
+func TestRulesAskForSeriesThatThereAre(t *testing.T) {
 	readme := must.Get(os.ReadFile("README.md"))(t)
 	known := series.Daemons()
 	name := regexp.MustCompile(`^[a-z]+:[a-z_]+:[a-z0-9_]+$`) // level:metric:operations

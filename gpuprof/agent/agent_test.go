@@ -106,7 +106,7 @@ func TestRecordOfASoloRun(t *testing.T) {
 
 // The pace is fast at the start, slow while nothing changes, fast at a change, and
 // on average never faster than the period but for what the purse holds.
-func TestPace(t *testing.T) {
+func TestHowOftenTheAgentLooks(t *testing.T) {
 	b := newBench(t)
 	b.begin(7, 0)
 	if n := b.elapse(time.Second); n < 5 {
@@ -158,7 +158,7 @@ func TestIntegralsOfUnevenSteps(t *testing.T) {
 
 // A process is its control group's job's, by number or by SLUID. Where Slurm uses none it
 // is its step's, however deep; only Slurm makes a step.
-func TestOwner(t *testing.T) {
+func TestWhoseProcessItIs(t *testing.T) {
 	const slurmstepd, scope = "/usr/sbin/slurmstepd", "0::/system.slice/slurmstepd.scope/"
 	a := &Agent{Proc: t.TempDir()}
 	a.jobs = map[run]*tracked{
@@ -220,7 +220,7 @@ func TestOwner(t *testing.T) {
 
 // Of a job that does nothing the agent tells from the sixth minute on. What it didn't see is no idleness: neither a GPU
 // that isn't read, nor the time before it is read again; one reading that fails is no such gap.
-func TestIdle(t *testing.T) {
+func TestIdleJobsAreTold(t *testing.T) {
 	type span struct {
 		use   float64
 		err   error

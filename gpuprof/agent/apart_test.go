@@ -178,7 +178,7 @@ func migged() []nvml.Device {
 
 // An instance is a card of its own, and has a record that names it. Its use is what NVML's performance monitoring says,
 // or else dcgm-exporter. Without both it is unknown, not 0, and makes no profile.
-func TestMIGInstances(t *testing.T) {
+func TestAnInstanceHasARecord(t *testing.T) {
 	seen := nvml.Activity{SM: 0.2, Graphics: 0.4}
 	for name, c := range map[string]struct {
 		nvml, dcgm bool
@@ -230,7 +230,7 @@ func TestMIGInstances(t *testing.T) {
 
 // A sharer with a process that computes without MPS is reported while it does, and its record says so; its
 // neighbour's doesn't. A process that one reading alone shows so is none, and a job alone on a whole GPU needs no MPS.
-func TestSharersWithoutMPS(t *testing.T) {
+func TestProcessesBesideMPSAreReported(t *testing.T) {
 	b := newBench(t)
 	b.gpus[0].dev.MPS.OwnAddresses = true
 	b.inProc(map[int]int64{1: 1, 2: 2, 3: 2, 4: 3, 5: 0})

@@ -10,7 +10,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 )
 
-func TestHealth(t *testing.T) {
+func TestErrorsOfAGPUAreSaid(t *testing.T) {
 	b := newBench(t)
 	b.wants("no look")
 	b.scan()

@@ -128,7 +128,7 @@ func TestPCIeIsReadOnceAPeriod(t *testing.T) {
 }
 
 // Zeros are dropped where other figures belie them.
-func TestZeros(t *testing.T) {
+func TestZerosThatOtherFiguresBelie(t *testing.T) {
 	b := newBench(t)
 	c := b.card(0)
 	c.memory, c.power = is(0), is(0)

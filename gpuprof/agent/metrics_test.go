@@ -63,7 +63,7 @@ func TestSeriesLiveAsLongAsTheJobs(t *testing.T) {
 }
 
 // What the hooks would find is told as it is at the time of the scrape.
-func TestHooks(t *testing.T) {
+func TestHooksAreToldAtTheScrape(t *testing.T) {
 	dir := t.TempDir()
 	settings, program := filepath.Join(dir, "node.yaml"), filepath.Join(dir, "control")
 	reg := prometheus.NewPedanticRegistry()

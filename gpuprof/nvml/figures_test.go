@@ -17,7 +17,7 @@ var use = rlcore.Use{GPU: .5, Core: .4, MemMiB: 2000, PCIeMBps: 3000}
 func near(a, b float64) bool { return math.Abs(a-b) <= .02*math.Max(1, math.Abs(b)) }
 
 // Every figure says what the GPU does.
-func TestFigures(t *testing.T) {
+func TestFiguresSayWhatTheGPUDoes(t *testing.T) {
 	lib, st := machine(t, gpusim.Config{Model: "h200"})
 	d := &lib.Devices()[0]
 	server := serve(t, st.Device(0))
@@ -77,7 +77,7 @@ func TestMemoryOfANUMANode(t *testing.T) {
 // A MIG instance is a card with a name of its own and its card as its parent. It has its own memory, processes and,
 // from Hopper on, activity. What NVML gives of whole GPUs alone is divided by SMs; what nobody gives is not known, and
 // never 0.
-func TestInstances(t *testing.T) {
+func TestFiguresOfAnInstance(t *testing.T) {
 	hopper, ampere := []string{Utilisation, ProcessUtilisation}, []string{Utilisation, ProcessUtilisation, GPM}
 	for name, c := range map[string]struct {
 		cfg     gpusim.Config

@@ -94,7 +94,7 @@ func TestLies(t *testing.T) {
 
 // A GPU that is gone says so at every reading, and when it is back it is read. One that NVML has lost before the library
 // is opened keeps its place among the others.
-func TestLost(t *testing.T) {
+func TestALostGPUSaysSo(t *testing.T) {
 	lib, st := machine(t, gpusim.Config{Model: "h200", GPUs: 3})
 	must.OK(t, st.Device(1).SetLost(true))
 	_, fails := read(lib, 1)

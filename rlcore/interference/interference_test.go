@@ -9,7 +9,7 @@ import (
 )
 
 // Before anything is seen the law says it, over all ways in which phases may meet.
-func TestPredict(t *testing.T) {
+func TestBeforeAnythingIsSeenTheLawSaysIt(t *testing.T) {
 	m := New(&contention.MPS)
 	for names, want := range map[[2]string][2]float64{ // the least and the most
 		{"gromacs", "alexnet"}: {1, 1.05}, {"vgg16", "resnet50"}: {1.4, 2},

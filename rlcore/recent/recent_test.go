@@ -44,7 +44,7 @@ func TestTheOldestGoesFirst(t *testing.T) {
 }
 
 // Whatever is noted and deleted, the bounds hold, the last entry is there, and a clone is another map.
-func TestBounds(t *testing.T) {
+func TestBoundsHoldWhateverIsNoted(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const most, ofOwner = 6, 3
 		m := New[string, int](most, ofOwner, owned)

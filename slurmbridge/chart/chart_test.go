@@ -33,7 +33,7 @@ func wellFormed(t *testing.T, svg string) {
 	}
 }
 
-func TestHostileText(t *testing.T) {
+func TestTextsOfUsersInPictures(t *testing.T) {
 	wellFormed(t, string(Slowdowns([]Point{{1.5, 1.2, hostile, true}})))
 	l := &Timeline{Title: hostile, Desc: hostile, Now: at(80), From: at(0), To: at(100), Rows: []Row{{
 		Name: hostile, Note: hostile, Spans: []Span{{Job: hostile, Detail: hostile, From: at(0), To: at(40)}},

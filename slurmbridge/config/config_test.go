@@ -169,7 +169,7 @@ func TestLoadKeepsNothing(t *testing.T) {
 	}
 }
 
-func TestCards(t *testing.T) {
+func TestCardsThatTheSettingsAdd(t *testing.T) {
 	c, err := Load(write(t, "gpu_types:\n  MyCard: {mem_mib: 24576, max_clients: 48, same_user: false}\n"+
 		"  A100: {same_user: no, sharing: time-slice}\n  3090: {mem_mib: 1000, memory_limits: false}\n  "+
 		"nvidia_a30_1g.6gb: {mem_mib: 5836}\n"), nil)

@@ -9,7 +9,7 @@ import (
 
 // An instance is a part of its card, where that is known, and has the memory of its name; nothing need be written for
 // it.
-func TestInstances(t *testing.T) {
+func TestAnInstanceIsAPartOfItsCard(t *testing.T) {
 	c := must.Get(Load(write(t, "gpu_types:\n  h100: {same_user: false}\n  4g.40gb: {mem_mib: 39000}\n"), nil))(t)
 	for typ, want := range map[string]rlcore.GPUSpec{
 		"1g.10gb":                          {MemMiB: 9000, SameUser: true, MaxClients: 6, MemLimits: true},

@@ -113,7 +113,7 @@ func TestLengthOfARunThatShared(t *testing.T) {
 	}
 }
 
-func TestHarm(t *testing.T) {
+func TestKindsOfHarm(t *testing.T) {
 	late := Outcome{State: "COMPLETED", Start: at(0), End: at(12), SoloS: 600, With: []string{"2"}, PlainEnd: at(10)}
 	for name, c := range map[string]struct {
 		change func(o *Outcome)
@@ -153,7 +153,7 @@ func TestNobodyIsLateInShadow(t *testing.T) {
 }
 
 // What was saved agrees with the ends, whatever is known of whom.
-func TestTurn(t *testing.T) {
+func TestWhatWasSavedAgreesWithTheEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var runs []*Outcome
 		real, plain, timed, late := 0.0, 0.0, 0, 0

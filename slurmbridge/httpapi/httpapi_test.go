@@ -96,7 +96,7 @@ const healthy, ready = "/-/healthy", "/-/ready"
 // oneGPU is a cluster with a GPU that jobs may share.
 var oneGPU = job.GPUCount{All: 1, WithParts: 1, Up: 1, Open: 1}
 
-func TestHealth(t *testing.T) {
+func TestHealthOfTheBridge(t *testing.T) {
 	const ok, no = http.StatusOK, http.StatusServiceUnavailable
 	const unpolled = "Slurm has not been polled yet"
 	active := func(err string) *job.Status {

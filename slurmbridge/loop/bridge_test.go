@@ -329,7 +329,7 @@ func TestQuietQueueIsLeftAlone(t *testing.T) {
 
 // A job that was cancelled while it waited for its GPU is not lost; one that Slurm, whose state was lost, doesn't know
 // is.
-func TestLost(t *testing.T) {
+func TestACancelledJobIsNotLost(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	m.remembers = 5 * time.Minute
 	reg := prometheus.NewRegistry()

@@ -81,7 +81,7 @@ func TestMembersKnowTheirEnds(t *testing.T) {
 }
 
 // While the journal's disk is full no group is made, and no job waits for that.
-func TestFullDisk(t *testing.T) {
+func TestNoGroupIsMadeOnAFullDisk(t *testing.T) {
 	m, b := started(t, node("n1", 1, 8), node("n2", 1, 8))
 	m.mem.full = true
 	jobs := []*mjob{m.busy(), m.busy(), m.busy(), m.submit("bob", 10*time.Second, nil, true)}

@@ -42,7 +42,7 @@ func book(t *testing.T) *Book {
 	return &Book{db}
 }
 
-func TestAddresses(t *testing.T) {
+func TestWhereMailsGo(t *testing.T) {
 	five := slices.Repeat([]string{"a@x.org"}, 5)
 	for name, c := range map[string]struct {
 		mailUser, user, domain string
@@ -71,7 +71,7 @@ func TestAddresses(t *testing.T) {
 }
 
 // The built-in text says what there is to say, once for an array.
-func TestText(t *testing.T) {
+func TestTheTextSaysWhatThereIs(t *testing.T) {
 	built := must.Get(ParseTemplate(etc.Mail))(t)
 	kept := idle("9", "ann")
 	kept.NoMail = true
@@ -104,7 +104,7 @@ func TestText(t *testing.T) {
 }
 
 // Whatever users write, a mail has the headers that we give it, and no line that is a command to a mail program.
-func TestHostileNames(t *testing.T) {
+func TestNoNameBecomesAHeader(t *testing.T) {
 	site := must.Get(ParseTemplate(`{{define "idle"}}Subject: {{.Name}} of {{.User}}
 
 {{.Name}}
@@ -255,7 +255,7 @@ func program(t *testing.T, name, more string) (path string, said func() string) 
 }
 
 // What is sent reaches the program as arguments and input, and nothing of it a shell.
-func TestSend(t *testing.T) {
+func TestNothingReachesAShell(t *testing.T) {
 	victim := filepath.Join(t.TempDir(), "victim")
 	evil := "$(touch " + victim + "); `touch " + victim + "`"
 	mailx, said := program(t, "mail", "")
@@ -280,7 +280,7 @@ func TestSend(t *testing.T) {
 	}
 }
 
-func TestProgram(t *testing.T) {
+func TestThePathOfTheMailProgram(t *testing.T) {
 	own, _ := program(t, "mail", "")
 	for _, c := range []struct{ site, mailProg, want string }{
 		{own, "/bin/false", own}, {"", own, own}, {"/absent/mail", own, ""},

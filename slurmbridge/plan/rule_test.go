@@ -40,7 +40,7 @@ func TestLeastLoaded(t *testing.T) {
 
 // Numbers that are found are right: each request lands where it is meant to, chosen ones get their
 // least at least, given ones stay, and nothing but what is to be spared is left.
-func TestNumber(t *testing.T) {
+func TestEachRequestLandsWhereItIsMeant(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 8).Draw(t, "GPUs")
 		free, spare := make([]int, n), make([]int, n)

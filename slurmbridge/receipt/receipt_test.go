@@ -134,7 +134,7 @@ func TestRunsThatFailed(t *testing.T) {
 	near(t, "nothing was predicted", Make(&Input{Jobs: []history.Run{unpredicted}}).Hours.ByGuess, 0.25)
 }
 
-func TestHarm(t *testing.T) {
+func TestHarmIsTold(t *testing.T) {
 	slow, dead, lent := ran("1", "ann", 0, 0, 30, "2"), ran("2", "bob", 0, 0, 30, "1"), ran("3", "bob", 0, 0, 90, "1")
 	slow.Outcome.Broken, slow.Outcome.HeldS = true, 20
 	dead.Outcome.State, dead.Outcome.Suspect = "TIMEOUT", "it ran out of its time limit"
@@ -158,7 +158,7 @@ func TestHarm(t *testing.T) {
 }
 
 // Adopted jobs, jobs that asked and untouched ones are told apart.
-func TestKinds(t *testing.T) {
+func TestAdoptedJobsAreToldFromThoseThatAsked(t *testing.T) {
 	one := func(ref, rule string, whole int, waitH, slowdown, savedH float64) history.Run {
 		r := ran(ref, "ann", 0, 60*waitH, 60*waitH+60, []string{"x"}[:1-whole]...)
 		r.WholeGPUs, r.Outcome.Rule, r.Outcome.Slowdown = whole, rule, slowdown
@@ -185,7 +185,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-func TestShadow(t *testing.T) {
+func TestReceiptOfShadow(t *testing.T) {
 	var jobs []history.Run
 	for i := range 4 {
 		j := ran(fmt.Sprint(i), fmt.Sprint("user", i%2), 0, float64(60*i), float64(60*i+60))
@@ -333,7 +333,7 @@ func TestReplayOfSeveralGPUs(t *testing.T) {
 
 // For any jobs: sums agree, the used time is no more than the runs' and no less than
 // the longest, and the same input gives the same receipt.
-func TestSums(t *testing.T) {
+func TestSumsOfAReceiptAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 12).Draw(t, "n")
 		var jobs []history.Run

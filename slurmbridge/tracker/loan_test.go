@@ -29,7 +29,7 @@ func observe(t *tracker.Tracker, s *job.Snapshot) []job.Change {
 }
 
 // An hour's limit is raised by ten minutes; what polls show of it afterwards says whose limit it is.
-func TestLoan(t *testing.T) {
+func TestWhoseLimitIsShown(t *testing.T) {
 	for name, c := range map[string]struct {
 		shown    []time.Duration
 		own      time.Duration

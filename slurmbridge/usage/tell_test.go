@@ -12,7 +12,7 @@ import (
 )
 
 // A run is told in five lines, and what isn't known is said to be so.
-func TestTell(t *testing.T) {
+func TestARunInFiveLines(t *testing.T) {
 	start := time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
 	told := func(o history.Outcome, f history.Footprint) history.Told {
 		o.Ref, o.Node, o.Start = "7", "n1", start

@@ -384,7 +384,7 @@ func TestUnitsFitTheFigures(t *testing.T) {
 }
 
 // Names are users' own words.
-func TestHostileNames(t *testing.T) {
+func TestNamesInTablesAreUsersWords(t *testing.T) {
 	f := run("1", "ann", 0, 1)
 	f.App = "=HYPERLINK(\"x\")\x1b[2J\u202e"
 	r := report(t, Application, f)

@@ -13,7 +13,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
-func TestFile(t *testing.T) {
+func TestWhateverIsWrittenWakes(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	path := t.TempDir() + "//wake" // as an admin may write it
 	ctx, cancel := context.WithCancel(context.Background())

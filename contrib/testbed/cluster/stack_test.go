@@ -12,7 +12,7 @@ import (
 )
 
 // A wire that is cut neither answers nor refuses, and what hangs on it breaks when it is mended.
-func TestWire(t *testing.T) {
+func TestAWireThatIsCut(t *testing.T) {
 	bridge := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(w, r.Body)
 	}))

@@ -20,7 +20,7 @@ import (
 )
 
 // Wrong settings end it before anything starts, in a sentence that names what there is.
-func TestSettings(t *testing.T) {
+func TestWrongSettingsStartNothing(t *testing.T) {
 	for args, words := range map[string]string{
 		"--workloads gpu_huge":  `--workloads: there is no "gpu_huge"; there are gpu_heavy, gpu_light`,
 		"--variants whole,best": `--variants: there is no "best"; there are whole, shard_half`,
@@ -41,7 +41,7 @@ func TestSettings(t *testing.T) {
 
 // Each workload has a cell for each variant, with the same jobs; "open" names the three open ones. What takes longest
 // starts first. The bridge decides for what a workload is judged by.
-func TestCells(t *testing.T) {
+func TestEachWorkloadHasEachVariant(t *testing.T) {
 	o := options{
 		base: &cluster.Setup{}, workloads: []string{"open", "random"}, jobs: 5, seed: 7, scale: 3, load: 1.2,
 		parallel: 2,
@@ -102,7 +102,7 @@ func aRun() *ran {
 	}
 }
 
-func TestFigures(t *testing.T) {
+func TestFiguresOfARun(t *testing.T) {
 	const end = 4 + 83*1.5
 	want := &figures{
 		MakespanS:       200, // to a failed job's end

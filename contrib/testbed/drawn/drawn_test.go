@@ -13,7 +13,7 @@ import (
 
 // A seed always draws the same, and no two seeds do. What is refused, or known to be wrong, is drawn if that is asked
 // for.
-func TestDraw(t *testing.T) {
+func TestASeedDrawsTheSame(t *testing.T) {
 	before := ""
 	options := map[bool]map[string]bool{false: {}, true: {}}
 	for seed := range uint64(300) {
@@ -46,7 +46,7 @@ func waits() *seen {
 }
 
 // Each way in which jobs fare otherwise is found, and what the pages state is told apart.
-func TestJudge(t *testing.T) {
+func TestHowJobsFareOtherwise(t *testing.T) {
 	but := func(set func(s *seen)) *seen {
 		s := ran(1, 9)
 		set(s)
@@ -124,7 +124,7 @@ func TestJudge(t *testing.T) {
 }
 
 // The tasks of an array start in the order that they have on plain Slurm.
-func TestOrder(t *testing.T) {
+func TestTasksStartInTheirOrder(t *testing.T) {
 	side := func(first, second, third float64) *result {
 		return &result{Jobs: map[string]*seen{
 			"j1_0": ran(first, first+5), "j1_1": ran(second, second+5),
@@ -145,7 +145,7 @@ func TestOrder(t *testing.T) {
 }
 
 // Whole GPUs that others are on are found, and jobs that were put back beside those that they were killed next to.
-func TestGPUs(t *testing.T) {
+func TestWholeGPUsInUseAreFound(t *testing.T) {
 	on := func(s *seen, places ...string) *seen {
 		s.Places = map[int][]string{}
 		for i, p := range places {

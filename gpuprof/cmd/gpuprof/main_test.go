@@ -76,10 +76,10 @@ const manual = `
 **gpuprof.yaml**(5), **slurmbridge-node.yaml**(5), **slurmbridge**(8)
 `
 
-func TestManual(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, io.Discard), manual) }
+func TestManualOfTheAgent(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, io.Discard), manual) }
 
 // etc/gpuprof.yaml, from which the defaults come, describes every setting; an environment and flags overrule it.
-func TestSettings(t *testing.T) {
+func TestSettingsHaveTheirDefaultsInEtc(t *testing.T) {
 	root := newRoot(io.Discard, io.Discard)
 	serve, _, err := root.Find([]string{"serve"})
 	must.OK(t, err)
@@ -163,7 +163,7 @@ func TestNoDriver(t *testing.T) {
 }
 
 // The command prints what the library says of each GPU.
-func TestInfo(t *testing.T) {
+func TestInfoSaysWhatTheLibrarySays(t *testing.T) {
 	so, state := simulatedLibrary(t), filepath.Join(t.TempDir(), "state")
 	must.OK(t, gpusim.Create(state, gpusim.Config{Model: "a100", GPUs: 2, Uncut: []int{0}, Instances: []string{"1g.5gb"}}))
 	t.Setenv(gpusim.StateEnv, state)

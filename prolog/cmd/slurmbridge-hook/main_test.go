@@ -337,4 +337,4 @@ const manual = `
 **slurmbridge-node.yaml**(5), **gpuprof**(8)
 `
 
-func TestManual(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, os.Getenv), manual) }
+func TestManualOfTheHooks(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, os.Getenv), manual) }

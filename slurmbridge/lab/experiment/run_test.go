@@ -87,9 +87,9 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestRun: all workloads, compared with fifo on the same jobs; the same figures from the same seed, and other job sets
+// TestTheSameSeedTheSameFigures: all workloads, compared with fifo on the same jobs; the same figures from the same seed, and other job sets
 // from another.
-func TestRun(t *testing.T) {
+func TestTheSameSeedTheSameFigures(t *testing.T) {
 	run := func(seed uint64) *Report {
 		t.Helper()
 		steps := 0

@@ -47,7 +47,7 @@ func TestPlaces(t *testing.T) {
 // Whatever their users' habits, worlds bring as much work as asked for, each run fits its limit, a step of the ladder,
 // and the site knows earlier runs. Without the user, the limit and the session the spread of lengths is that of the
 // habits.
-func TestHabits(t *testing.T) {
+func TestLengthsByHabits(t *testing.T) {
 	const n, gpus, load = 6000, 10, .9
 	for name, want := range map[string]struct {
 		spread  float64 // of an application's logarithms

@@ -25,7 +25,7 @@ var readers = map[string]func(r io.Reader) error{
 
 const sacctHead = "JobID|JobName|User|Submit|ElapsedRaw|State|AllocTRES\n"
 
-func TestRefused(t *testing.T) {
+func TestWrongTracesAreRefused(t *testing.T) {
 	const pairs, jobs, profiles = "victim,aggressor,slowdown\n", "job,submit_s,app\n1,", "app,gpu_util\n"
 	const stamped = "1|a|u|2024-01-01T00:00:00|"
 	for _, c := range []struct{ reader, text, want string }{
@@ -200,7 +200,7 @@ lines|with|bars|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|2024-01-01T10:03:00|0
 }
 
 // A limit is minutes in TimelimitRaw, a duration in Timelimit; a word in their place is none.
-func TestLimits(t *testing.T) {
+func TestLimitsAreMinutesOrDurations(t *testing.T) {
 	const head, row = "JobID|JobName|Submit|Elapsed|", "1|a|2024-01-01T00:00:00|05:00|"
 	for text, want := range map[string]float64{
 		"Timelimit\n" + row + "1-02:00:00":                       26 * 3600,

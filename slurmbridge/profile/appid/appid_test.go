@@ -43,7 +43,7 @@ func apart(t *testing.T, one, two string) Relation {
 }
 
 // Every word of the rules means what its rule says, as an option and as a variable.
-func TestRules(t *testing.T) {
+func TestEachWordOfTheRules(t *testing.T) {
 	seen := map[string]bool{}
 	for _, r := range rules {
 		if r.why == "" {

@@ -19,7 +19,7 @@ func known(duration, mib float64, sizes ...float64) Known {
 	}}
 }
 
-func TestOf(t *testing.T) {
+func TestProfileOfASizeThatNeverRan(t *testing.T) {
 	two := []Known{known(100, 1000, 10), known(400, 2000, 20)} // exponents 2 and 1
 	for name, c := range map[string]struct {
 		known           []Known

@@ -80,7 +80,7 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 
 // A run that was ended before its own end is known to use what it used, and for as long as is assumed of a job of its
 // limit; a longer one of them takes its place, and the first run that comes to its own end, for good.
-func TestRunsThatAreCutShort(t *testing.T) {
+func TestProfilesOfRunsThatWereCutShort(t *testing.T) {
 	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
 	known := func() *rlcore.Profile { return must.Get(s.Lookup(t.Context(), "ann", "server", ""))(t) }
 	learn := func(id int64, s2 float64, cut bool) {

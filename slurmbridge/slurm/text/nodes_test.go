@@ -152,7 +152,7 @@ func TestParseNodesRecorded(t *testing.T) {
 			}
 			for name := range by {
 				n := by[name]
-				n.State, n.Addr, n.Cards = "", "", nil // see TestCards
+				n.State, n.Addr, n.Cards = "", "", nil // see TestWhichGPUsHaveShares
 				by[name] = n
 			}
 			titanxp := func(name string, gpus int, sharing job.Sharing) Node {
@@ -182,7 +182,7 @@ func TestParseNodesRecorded(t *testing.T) {
 
 // Which of a node's GPUs has how many shares. Recorded on 22.05.8 and 24.11.5 from a node with a gres.conf
 // that has no shares for one of its two GPUs of type b.
-func TestCards(t *testing.T) {
+func TestWhichGPUsHaveShares(t *testing.T) {
 	for _, c := range []struct{ gres, used, want string }{
 		{"gpu:a:2,shard:a:200", "", "a100 a100"},
 		{"gpu:2,mps:200", "", "100 100"},

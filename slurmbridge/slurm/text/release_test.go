@@ -109,7 +109,7 @@ func TestParseDescriptions(t *testing.T) {
 }
 
 // However the output is cut into pieces, short fields come through and long ones are cut.
-func TestBounded(t *testing.T) {
+func TestLongFieldsAreCut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const mark = "~#~"
 		field := rapid.Custom(func(t *rapid.T) string {

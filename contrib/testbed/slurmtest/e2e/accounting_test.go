@@ -139,7 +139,7 @@ func TestGateNeedsAccount(t *testing.T) {
 
 // Whatever kind of limit it is that a user is at, every job of that user runs, none is
 // left to Slurm for good, and no other user's job waits for them.
-func TestLimits(t *testing.T) {
+func TestAtWhateverLimitJobsRun(t *testing.T) {
 	t.Parallel()
 	r := limited(t, options{}, "PartitionName=DEFAULT TRESBillingWeights=CPU=1,GRES/gpu=200,GRES/mps=2")
 	for _, q := range [][]string{

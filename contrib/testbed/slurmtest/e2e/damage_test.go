@@ -182,7 +182,7 @@ func TestDamagedFiles(t *testing.T) {
 
 // The disk of database and spools is full before the daemons start, or before they start again: they start, or say in
 // one line what is wrong; jobs run, after a lease at most; and once there is space, jobs share again.
-func TestFullDisk(t *testing.T) {
+func TestJobsRunOnAFullDisk(t *testing.T) {
 	slurmtest.OfOneRelease(t)
 	t.Parallel()
 	if testing.Short() {

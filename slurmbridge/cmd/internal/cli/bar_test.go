@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestBar(t *testing.T) {
+func TestABarIsForTerminals(t *testing.T) {
 	var out bytes.Buffer
 	b := &Bar{&out}
 	b.At(3, 9, "round 3")

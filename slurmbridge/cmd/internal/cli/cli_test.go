@@ -14,7 +14,7 @@ import (
 
 // What a user or a node wrote can't clear the terminal of whoever reads it, or hide what follows; programs get it as it
 // is.
-func TestHostileText(t *testing.T) {
+func TestNobodyClearsATerminal(t *testing.T) {
 	const evil = "a\x1b[2J\u009b8m\u202eb\r…é\t\n"
 	var out, errOut bytes.Buffer
 	e := &Env{Out: &out, ErrOut: &errOut}
@@ -36,7 +36,7 @@ func TestHostileText(t *testing.T) {
 }
 
 // A command whose output is lost has failed: a script must not take half a table for a whole one.
-func TestFullDisk(t *testing.T) {
+func TestACommandWhoseOutputIsLostFails(t *testing.T) {
 	full := must.Get(os.OpenFile("/dev/full", os.O_WRONLY, 0))(t)
 	defer full.Close()
 	var errOut bytes.Buffer
