@@ -22,18 +22,18 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// Answer is whether a daemon of ours answers, and well.
+// Answer is the answer of one of our daemons to a probe.
 type Answer struct {
-	Silent string        // why there is no answer, or why it can't be read (TLS, a password); "" = it can
-	Sick   string        // what it says is wrong with it, "" = nothing
-	Ahead  time.Duration // its clock less this machine's
+	Silent string        // why there is no answer, or why it can't be read (TLS, a password); "" = it was read
+	Sick   string        // the problem that the daemon reports, "" = none
+	Ahead  time.Duration // the daemon's clock minus this machine's
 	body   []byte
 }
 
-// speaks reports whether the answer can be read and says that all is well.
-func (a *Answer) speaks() bool { return a.Silent == "" && a.Sick == "" }
+// healthy reports whether the daemon answered and reports no problem.
+func (a *Answer) healthy() bool { return a.Silent == "" && a.Sick == "" }
 
-// Daemon is what the running daemon said of itself.
+// Daemon is the running daemon's answer.
 type Daemon struct {
 	Answer
 	job.Status
@@ -42,37 +42,37 @@ type Daemon struct {
 // gateless reports whether the daemon groups jobs and has no gate.
 func (d *Daemon) gateless() bool { return d.Mode == "active" && d.Gate == "" }
 
-// Agent is what a node's agent said.
+// Agent is the answer of a node's agent. nil = unknown.
 type Agent struct {
 	Answer
-	MPS       *bool    // whether the node has nvidia-cuda-mps-control; nil = not known
-	NoLimits  *bool    // whether its driver is too old to hold MPS clients to a part of the memory of a card that could
-	Hooks     *bool    // whether the settings of the node's hooks make sense
+	MPS       *bool    // whether the node has nvidia-cuda-mps-control
+	NoLimits  *bool    // whether only the driver's age keeps MPS from limiting the memory of its clients
+	Hooks     *bool    // whether the settings of the node's hooks are valid
 	Modes     []string // compute modes of the node's GPUs
-	Cold      bool     // one of its GPUs is without persistence mode
-	Uncertain int      // how many of Slurm's GPUs the hooks don't know
+	Cold      bool     // some GPU has persistence mode off
+	Uncertain int      // number of Slurm's GPUs that the hooks can't match to a card
 }
 
-// AskDaemon requests the state of the bridge's daemon at this address.
+// AskDaemon requests the status of the bridge's daemon at address.
 func AskDaemon(ctx context.Context, client *http.Client, address string) *Daemon {
 	d := &Daemon{Answer: get(ctx, client, strings.TrimSuffix(address, "/")+"/v1/status")}
-	if d.speaks() && json.Unmarshal(d.body, &d.Status) != nil {
+	if d.healthy() && json.Unmarshal(d.body, &d.Status) != nil {
 		return &Daemon{Answer: Answer{Silent: "another program answers there"}}
 	}
-	d.body, d.Sick = nil, cmp.Or(d.Sick, d.Status.Err)
+	d.body = nil
+	d.Sick = cmp.Or(d.Sick, d.Status.Err)
 	return d
 }
 
-// probeTimeout is how long an answer may take. Tests, which wait for no machine, give more.
+// probeTimeout is how long an answer may take. Tests set it higher, for loaded machines.
 var probeTimeout = 3 * time.Second
 
-// Bounds on asking daemons.
 const (
-	mostProbes = 32 // at a time
-	mostAnswer = 64 << 20
+	mostProbes = 32       // at a time
+	mostAnswer = 64 << 20 // bytes read of an answer
 )
 
-// get requests a daemon's page. It never fails: no answer is a result, too.
+// get requests a page of a daemon. An error is reported in Answer.Silent.
 func get(ctx context.Context, client *http.Client, address string) (a Answer) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -80,16 +80,16 @@ func get(ctx context.Context, client *http.Client, address string) (a Answer) {
 	if err != nil {
 		return Answer{Silent: err.Error()}
 	}
-	asked := time.Now()
+	start := time.Now()
 	resp, err := client.Do(req)
 	if err != nil {
 		return Answer{Silent: Cause(err)}
 	}
 	defer resp.Body.Close()
-	// The header has whole seconds, cut off: half of one is the best guess.
+	// The header is truncated to whole seconds: half a second is the best guess of the rest.
 	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-		took := time.Since(asked)
-		a.Ahead = date.Add(500 * time.Millisecond).Sub(asked.Add(took / 2))
+		took := time.Since(start)
+		a.Ahead = date.Add(500 * time.Millisecond).Sub(start.Add(took / 2))
 	}
 	a.body, err = io.ReadAll(io.LimitReader(resp.Body, mostAnswer))
 	text := strings.Join(strings.Fields(string(a.body[:min(len(a.body), 300)])), " ")
@@ -97,16 +97,16 @@ func get(ctx context.Context, client *http.Client, address string) (a Answer) {
 	case err != nil:
 		a.Silent = Cause(err)
 	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
-		a.Silent = "it wants a password"
+		a.Silent = "it requires a password"
 	case resp.StatusCode == http.StatusBadRequest && strings.Contains(text, "HTTPS"):
-		a.Silent = "it wants TLS"
+		a.Silent = "it requires TLS"
 	case resp.StatusCode != http.StatusOK:
 		a.Sick = cmp.Or(text, resp.Status)
 	}
 	return a
 }
 
-// Cause is what is at the bottom of an error of net/http, without the address.
+// Cause returns the innermost error of an error of net/http, without the address.
 func Cause(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "no answer in time"
@@ -120,8 +120,8 @@ func Cause(err error) string {
 	}
 }
 
-// AskAgents requests the state of each node's agent; pattern is their address with {node} in the
-// place of the node's, e.g. "http://{node}:9798".
+// AskAgents requests the state of each GPU node's agent. pattern is the agents' address with {node} for the node's
+// address, e.g. "http://{node}:9798".
 func AskAgents(ctx context.Context, client *http.Client, pattern string, nodes []text.Node) map[string]Agent {
 	out := make(map[string]Agent, len(nodes))
 	var mu sync.Mutex
@@ -144,11 +144,11 @@ func AskAgents(ctx context.Context, client *http.Client, pattern string, nodes [
 			return nil
 		})
 	}
-	_ = all.Wait() // none fails
+	_ = all.Wait() // no function returns an error
 	return out
 }
 
-// askAgent requests one agent's state and reads its metrics of the node's hooks.
+// askAgent requests one agent's health and its metrics of GPUs and hooks.
 func askAgent(ctx context.Context, client *http.Client, address string) Agent {
 	out := Agent{Answer: get(ctx, client, address+"/-/healthy")}
 	out.body = nil
@@ -158,10 +158,11 @@ func askAgent(ctx context.Context, client *http.Client, address string) Agent {
 	metrics := get(ctx, client, address+"/metrics")
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(metrics.body))
-	if !metrics.speaks() || err != nil {
-		return out // an answer without metrics says nothing
+	if !metrics.healthy() || err != nil {
+		return out
 	}
-	out.MPS, out.Hooks = flag(families["gpuprof_mps_control_present"]), flag(families["gpuprof_hook_settings_ok"])
+	out.MPS = flag(families["gpuprof_mps_control_present"])
+	out.Hooks = flag(families["gpuprof_hook_settings_ok"])
 	out.NoLimits = flag(families["gpuprof_mps_memory_limit_missing"])
 	for _, m := range families["gpuprof_compute_mode"].GetMetric() {
 		for _, l := range m.GetLabel() {
@@ -179,16 +180,16 @@ func askAgent(ctx context.Context, client *http.Client, address string) Agent {
 	return out
 }
 
-// flag is what a gauge that is 0 or 1 says, nil = it isn't there.
+// flag returns the value of a gauge that is 0 or 1, nil if the gauge is missing.
 func flag(f *dto.MetricFamily) *bool {
 	if len(f.GetMetric()) != 1 || f.Metric[0].Gauge == nil {
 		return nil
 	}
-	is := f.Metric[0].Gauge.GetValue() != 0
-	return &is
+	set := f.Metric[0].Gauge.GetValue() != 0
+	return &set
 }
 
-// TryCredential says what goes wrong with a credential that is made and read here, "" = nothing.
+// TryCredential makes a credential and reads it back. It returns the error's text, "" = it works.
 func TryCredential(ctx context.Context, m credential.Method) string {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -202,16 +203,16 @@ func TryCredential(ctx context.Context, m credential.Method) string {
 	return ""
 }
 
-// UnitUser is the user that the service runs as, by what `systemctl show -p LoadState,User` says of it; "" = there is
-// none.
+// UnitUser returns the user that the service runs as, from the output of `systemctl show -p LoadState,User`; "" if the
+// unit isn't loaded.
 func UnitUser(properties string) string {
-	is := map[string]string{}
+	values := map[string]string{}
 	for line := range strings.Lines(properties) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		is[name] = value
+		values[name] = value
 	}
-	if is["LoadState"] != "loaded" {
+	if values["LoadState"] != "loaded" {
 		return ""
 	}
-	return cmp.Or(is["User"], "root")
+	return cmp.Or(values["User"], "root")
 }

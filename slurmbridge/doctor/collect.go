@@ -19,58 +19,57 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// Facts is everything Examine looks at. A field that could not be found out is
-// left nil, and nothing is then said about it.
+// Facts is the input of Examine. A nil field is unknown, and no check that reads it has a finding.
 type Facts struct {
 	Config     map[string]string // slurmctld's configuration; nil = it did not answer
 	Nodes      []text.Node
 	Partitions []text.Partition
-	ConfDir    string // the folder of slurm.conf, where this machine has it
-	// GresConf, JobSubmitLua and Namespaces (job_container.conf or namespace.yaml) are the texts of the files in ConfDir,
-	// PackagedLua that of the job_submit.lua that is installed with the programs; nil = there is none.
+	ConfDir    string // the folder of slurm.conf, "" = not on this machine
+	// GresConf, JobSubmitLua and Namespaces (job_container.conf or namespace.yaml) are the texts of files in ConfDir,
+	// PackagedLua is the text of the job_submit.lua that packages install; nil = the file does not exist.
 	GresConf, JobSubmitLua, Namespaces, PackagedLua *string
-	// Hooks lists the files that Prolog, Epilog, TaskProlog and EpilogSlurmctld come down to on this machine, by setting.
+	// Hooks lists the files that Prolog, Epilog, TaskProlog and EpilogSlurmctld name, by setting.
 	Hooks map[string][]Hook
 	// PlugStack are the lines of plugstack.conf, and of the files that it includes, without comments.
 	PlugStack   []string
-	Unread      []string // files of ConfDir that are there and can't be read
-	Missing     []string // folders that the bridge writes to and that aren't there
-	MungeSocket *bool    // whether munged's socket is there
-	// Munge and Token are what went wrong with a credential of MUNGE's, or one of Slurm's own tokens, made and read here,
-	// and Key is what is wrong with the key file for User; "" = nothing, nil = not tried.
+	Unread      []string // files of ConfDir that exist but can't be read
+	Missing     []string // folders that the bridge writes to but that don't exist
+	MungeSocket *bool    // whether munged's socket exists
+	// Munge and Token are the errors of making and reading a MUNGE credential and one of Slurm's own tokens here. Key is
+	// the error of reading the key file as User. "" = it worked, nil = not tried.
 	Munge, Token, Key *string
-	User              string // that the bridge runs as
-	Account           *bool  // whether User has an account; nil = not known
-	QOS               *bool  // whether sacctmgr shows QOSes; nil = not known
+	User              string // the user that the bridge runs as
+	Account           *bool  // whether User has an account; nil = unknown
+	QOS               *bool  // whether sacctmgr shows QOSes; nil = unknown
 	Limits            []Limit
 	Daemon            *Daemon          // the answer of the running daemon; nil = not requested
 	Agents            map[string]Agent // the answers of the nodes' agents, by node; nil = not requested
-	Settings          *config.Config   // the bridge's own; they are always there
+	Settings          *config.Config   // the bridge's settings, never nil
 }
 
-// Limit is one of accounting's limits on what several jobs have together.
+// Limit is a limit in accounting on the sum of several jobs' resources.
 type Limit struct {
-	// Of is what it is set on, as sacctmgr modify takes it: "qos normal", "account lab where cluster=c".
+	// Of is the object that has the limit, as sacctmgr modify takes it: "qos normal", "account lab where cluster=c".
 	Of   string
 	Name string // the option, e.g. "MaxTRESPerUser"
 	TRES string // e.g. "cpu=8,gres/gpu=1"
 }
 
-// Hook is a file that one of Slurm's hook settings comes down to.
+// Hook is a file that one of Slurm's hook settings names.
 type Hook struct {
-	File string // as the setting has it, where this machine doesn't have the file
-	Seen bool   // on this machine
-	Ours bool   // it is slurmbridge's, a link to one of these, or a script that names one
+	File string // the path; the setting's pattern if no file here matches it
+	Seen bool   // whether this machine has the file
+	Ours bool   // whether it is a hook of slurmbridge's, a link to one, or a script that calls one
 }
 
 // Ask runs one of Slurm's commands and returns what it printed.
 type Ask func(ctx context.Context, program string, args ...string) (string, error)
 
-// Collect gathers the facts that this machine has: Slurm's answers, and the files it names. bridge is the user that the
-// bridge runs as. It fails only when ctx ends: what can't be found out is left out.
+// Collect gathers Slurm's answers, and reads the files that they name on this machine. bridge is the user that the
+// bridge runs as. Facts that can't be read are left nil; the only error is that ctx has ended.
 func Collect(ctx context.Context, ask Ask, settings *config.Config, bridge string) (*Facts, error) {
 	f := &Facts{Settings: settings, User: bridge}
-	// With -a nodes of the cloud are shown while they are off, too.
+	// With -a scontrol shows cloud nodes even while they are off.
 	show := func(args ...string) []byte {
 		out, err := ask(ctx, "scontrol", args...)
 		if err != nil {
@@ -93,17 +92,19 @@ func Collect(ctx context.Context, ask Ask, settings *config.Config, bridge strin
 	return f, nil
 }
 
-// readFiles adds what the files say that Slurm's and the bridge's settings name.
+// readFiles reads the files that Slurm's and the bridge's settings name.
 func (f *Facts) readFiles() {
 	conf := f.Config["SLURM_CONF"]
-	if _, err := os.Stat(conf); conf != "" && err == nil {
+	if conf != "" && exists(conf) {
 		f.ConfDir = filepath.Dir(conf)
 		namespaces := "job_container.conf"
 		if strings.HasSuffix(f.Config["NamespaceType"], "/linux") {
 			namespaces = "namespace.yaml"
 		}
-		f.GresConf, f.Namespaces = f.readFile("gres.conf"), f.readFile(namespaces)
-		f.JobSubmitLua, f.PackagedLua = f.readFile("job_submit.lua"), f.readFile(PackagedLua)
+		f.GresConf = f.readFile("gres.conf")
+		f.Namespaces = f.readFile(namespaces)
+		f.JobSubmitLua = f.readFile("job_submit.lua")
+		f.PackagedLua = f.readFile(PackagedLua)
 	}
 	f.Hooks = hooksOf(f.Config)
 	if stack := f.Config["PlugStackConfig"]; filepath.IsAbs(stack) || f.ConfDir != "" {
@@ -111,33 +112,33 @@ func (f *Facts) readFiles() {
 	}
 	for _, file := range []string{f.Settings.GateFile, f.Settings.WakeFile, f.Settings.Database} {
 		dir := filepath.Dir(file)
-		if slices.Contains(unitFolders, dir) && installed(unitFile) {
-			continue // systemd makes it when the daemon starts
+		if slices.Contains(unitFolders, dir) && exists(unitFile) {
+			continue // systemd makes the folder when the daemon starts
 		}
 		if info, err := os.Stat(dir); (err != nil || !info.IsDir()) && !slices.Contains(f.Missing, dir) {
 			f.Missing = append(f.Missing, dir)
 		}
 	}
-	_, err := os.Stat(cmp.Or(f.Settings.MungeSocket, "/run/munge/munge.socket.2")) // where munged listens by default
-	there := err == nil
-	f.MungeSocket = &there
+	munge := exists(cmp.Or(f.Settings.MungeSocket, "/run/munge/munge.socket.2")) // munged's default
+	f.MungeSocket = &munge
 	if f.Settings.KeyFile != "" {
-		wrong := tryKey(f.Settings.KeyFile, f.User)
-		f.Key = &wrong
+		problem := tryKey(f.Settings.KeyFile, f.User)
+		f.Key = &problem
 	}
 }
 
-// unitFile is the daemon's unit, as the package installs it, unitFolders what it has systemd make.
+// unitFile is the daemon's unit, as the package installs it.
 const unitFile = "/usr/lib/systemd/system/slurmbridge.service"
 
+// unitFolders are the folders that the unit has systemd make.
 var unitFolders = []string{"/var/lib/slurmbridge", "/run/slurmbridge"}
 
-func installed(file string) bool {
+func exists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
 }
 
-// tryKey says what is wrong with a key file for a user, "" = nothing.
+// tryKey reads a key file as a user and returns the error's text, "" = it works.
 func tryKey(file, name string) string {
 	uid, gid := os.Geteuid(), os.Getegid()
 	if u, err := user.Lookup(name); err == nil {
@@ -153,7 +154,7 @@ func tryKey(file, name string) string {
 	return ""
 }
 
-// hooksOf finds the files that the hook settings come down to.
+// hooksOf finds the files that the hook settings name, with patterns expanded.
 func hooksOf(conf map[string]string) map[string][]Hook {
 	out := map[string][]Hook{}
 	for _, name := range []string{"Prolog", "Epilog", "TaskProlog", "EpilogSlurmctld"} {
@@ -161,7 +162,7 @@ func hooksOf(conf map[string]string) map[string][]Hook {
 			if pattern == "" {
 				continue
 			}
-			if !filepath.IsAbs(pattern) { // a script that configless nodes get with slurm.conf
+			if !filepath.IsAbs(pattern) { // a script that configless nodes receive with slurm.conf
 				pattern = filepath.Join(filepath.Dir(conf["SLURM_CONF"]), pattern)
 			}
 			files, err := filepath.Glob(pattern)
@@ -170,10 +171,11 @@ func hooksOf(conf map[string]string) map[string][]Hook {
 			}
 			for _, file := range files {
 				h := Hook{File: file, Ours: ours(file)}
-				// A link may have any name; its target counts.
+				// A link may have any name, so its target's name is checked, too.
 				if to, err := filepath.EvalSymlinks(file); err == nil {
 					text, err := os.ReadFile(to)
-					h.Seen, h.Ours = err == nil, h.Ours || ours(to) || namesOurs.Match(text)
+					h.Seen = err == nil
+					h.Ours = h.Ours || ours(to) || callsOurs.Match(text)
 				}
 				out[name] = append(out[name], h)
 			}
@@ -184,18 +186,18 @@ func hooksOf(conf map[string]string) map[string][]Hook {
 
 func ours(path string) bool { return strings.Contains(path, "slurmbridge") }
 
-// namesOurs matches a line of a script that calls a hook of ours.
-var namesOurs = regexp.MustCompile(`(?m)^[^#\n]*/slurmbridge(/(task)?prolog|/epilog|-hook)`)
+// callsOurs matches a line of a script that calls one of our hooks.
+var callsOurs = regexp.MustCompile(`(?m)^[^#\n]*/slurmbridge(/(task)?prolog|/epilog|-hook)`)
 
-// mostIncludes is how deep files of plugstack.conf include each other.
+// mostIncludes limits the depth of includes in plugstack.conf.
 const mostIncludes = 3
 
-// plugStack reads plugstack.conf, by its path from ConfDir, in the order in which Slurm loads its plugins (spank.c).
+// plugStack reads plugstack.conf, in the order in which Slurm loads the plugins (spank.c). file is relative to ConfDir.
 func (f *Facts) plugStack(file string, deep int) (lines []string) {
 	if !filepath.IsAbs(file) {
 		file = filepath.Join(f.ConfDir, file)
 	}
-	for line := range strings.Lines(wrong(f.readFile(file))) {
+	for line := range strings.Lines(orEmpty(f.readFile(file))) {
 		words := strings.Fields(line)
 		switch {
 		case len(words) < 2 || strings.HasPrefix(words[0], "#"):
@@ -206,7 +208,7 @@ func (f *Facts) plugStack(file string, deep int) (lines []string) {
 			if !filepath.IsAbs(pattern) {
 				pattern = filepath.Join(filepath.Dir(file), pattern)
 			}
-			found, _ := filepath.Glob(pattern) // a pattern that is wrong has no files for Slurm either
+			found, _ := filepath.Glob(pattern) // in a bad pattern Slurm finds no files either
 			for _, other := range found {
 				lines = append(lines, f.plugStack(other, deep-1)...)
 			}
@@ -215,11 +217,11 @@ func (f *Facts) plugStack(file string, deep int) (lines []string) {
 	return lines
 }
 
-// mostText is how much of a file is read.
+// mostText limits the part of a file that is looked at, in bytes.
 const mostText = 1 << 20
 
-// readFile returns the text of a file, by its path from ConfDir, or nil where there is none. One that is there and
-// can't be read is noted.
+// readFile returns the text of a file, nil if it does not exist. name is relative to ConfDir. A file that exists but
+// can't be read is noted in Unread.
 func (f *Facts) readFile(name string) *string {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(f.ConfDir, name)
@@ -235,43 +237,47 @@ func (f *Facts) readFile(name string) *string {
 	return &s
 }
 
-// askAccounting adds what the database knows of the bridge's user and of limits.
+// askAccounting reads the account of the bridge's user, and limits, from the accounting database.
 func (f *Facts) askAccounting(ctx context.Context, ask Ask) {
-	// show returns the rows of sacctmgr's answer; each has at least so many columns.
-	show := func(columns int, args ...string) (rows [][]string, ok bool) {
-		out, err := ask(ctx, "sacctmgr", append([]string{"-n", "-P", "show"}, args...)...)
-		for line := range strings.Lines(out) {
-			if row := strings.Split(strings.TrimSuffix(line, "\n"), "|"); len(row) >= columns {
-				rows = append(rows, row)
-			}
-		}
-		return rows, err == nil
-	}
-	limit := func(of, name, tres string) {
-		if tres != "" {
-			f.Limits = append(f.Limits, Limit{of, name, tres})
-		}
-	}
 	cluster := "cluster=" + f.Config["ClusterName"]
 	if f.User != "" {
-		if rows, ok := show(1, "assoc", cluster, "user="+f.User, "format=Account"); ok {
-			has := len(rows) > 0
+		accounts, ok := showAccounting(ctx, ask, 1, "assoc", cluster, "user="+f.User, "format=Account")
+		if ok {
+			has := len(accounts) > 0
 			f.Account = &has
 		}
 	}
-	qos, ok := show(4, "qos", "format=Name,GrpTRES,MaxTRESPA,MaxTRESPU")
+	qos, ok := showAccounting(ctx, ask, 4, "qos", "format=Name,GrpTRES,MaxTRESPA,MaxTRESPU")
 	f.QOS = &ok
 	for _, r := range qos {
 		for i, name := range []string{"GrpTRES", "MaxTRESPerAccount", "MaxTRESPerUser"} {
-			limit("qos "+r[0], name, r[1+i])
+			f.addLimit("qos "+r[0], name, r[1+i])
 		}
 	}
-	assocs, _ := show(3, "assoc", cluster, "format=Account,User,GrpTRES")
+	assocs, _ := showAccounting(ctx, ask, 3, "assoc", cluster, "format=Account,User,GrpTRES")
 	for _, r := range assocs {
 		of := "account " + r[0] + " where " + cluster
-		if r[1] != "" { // otherwise the account's own
+		if r[1] != "" { // otherwise it is the account's own association
 			of = "user " + r[1] + " where account=" + r[0] + " " + cluster
 		}
-		limit(of, "GrpTRES", r[2])
+		f.addLimit(of, "GrpTRES", r[2])
 	}
+}
+
+func (f *Facts) addLimit(of, name, tres string) {
+	if tres != "" {
+		f.Limits = append(f.Limits, Limit{of, name, tres})
+	}
+}
+
+// showAccounting returns the rows of sacctmgr's answer that have at least so many columns.
+func showAccounting(ctx context.Context, ask Ask, columns int, args ...string) (rows [][]string, ok bool) {
+	out, err := ask(ctx, "sacctmgr", append([]string{"-n", "-P", "show"}, args...)...)
+	for line := range strings.Lines(out) {
+		row := strings.Split(strings.TrimSuffix(line, "\n"), "|")
+		if len(row) >= columns {
+			rows = append(rows, row)
+		}
+	}
+	return rows, err == nil
 }

@@ -27,18 +27,17 @@ const (
 // severities are in the order of the exit code.
 var severities = []Severity{Note, Warning, Error}
 
-// Finding is one thing to know about the cluster.
+// Finding is something that an admin should know about the cluster.
 type Finding struct {
 	Check    string   `json:"check"` // stable name, for scripts
 	Severity Severity `json:"severity"`
 	What     string   `json:"what"`
 	Why      string   `json:"why"`
-	Cost     string   `json:"cost,omitempty"` // of following it
-	// Fix is what to write into which file, or what to run.
-	Fix []Fix `json:"fix,omitempty"`
+	Cost     string   `json:"cost,omitempty"` // of applying Fix
+	Fix      []Fix    `json:"fix,omitempty"`
 }
 
-// Fix is one step of a cure.
+// Fix is one step of the remedy: lines to write into a file, or commands to run.
 type Fix struct {
 	File  string   `json:"file,omitempty"` // "" = commands to run
 	Lines []string `json:"lines"`
@@ -52,40 +51,39 @@ func Exit(findings []Finding) (code int) {
 	return code
 }
 
-// check is a row of the table: where what it reads is known, each of its hits is a finding.
+// check is a row of the table. If its source is known, each of its hits becomes a finding.
 type check struct {
 	name     string
 	severity Severity
 	reads    source
 	hits     []hit
-	// In the texts $NAME stands for a value; see expand. A line of the fix that comes to nothing is left out.
+	// Texts may contain $NAME for a value; see expand. Lines of the fix that expand to "" are left out.
 	what, why string
-	cost      string // of following the advice, for jobs and users that never ask to share, too; "" = none
+	cost      string // of applying the fix, including the cost to jobs and users that never share; "" = none
 	fix       []Fix
 }
 
-// source is what a check reads besides the bridge's settings; it reports whether that is known.
+// source reports whether the facts that a check reads, besides the bridge's settings, are known.
 type source func(*Facts) bool
 
 func slurmConf(f *Facts) bool  { return f.Config != nil }
-func files(f *Facts) bool      { return slurmConf(f) && f.ConfDir != "" && f.Unread == nil } // beside slurm.conf
+func files(f *Facts) bool      { return slurmConf(f) && f.ConfDir != "" && f.Unread == nil } // in slurm.conf's folder
 func nodes(f *Facts) bool      { return slurmConf(f) && f.Nodes != nil }
 func partitions(f *Facts) bool { return slurmConf(f) && f.Partitions != nil }
 func hooks(f *Facts) bool      { return slurmConf(f) && f.Hooks != nil }
-func ofUser(f *Facts) bool     { return slurmConf(f) && f.User != "" } // that the bridge runs as
+func bridgeUser(f *Facts) bool { return slurmConf(f) && f.User != "" }
 func agents(f *Facts) bool     { return slurmConf(f) && f.Agents != nil }
 func daemon(f *Facts) bool     { return slurmConf(f) && f.Daemon != nil }
-func running(f *Facts) bool    { return daemon(f) && f.Daemon.speaks() }
+func running(f *Facts) bool    { return daemon(f) && f.Daemon.healthy() }
 func database(f *Facts) bool   { return strings.HasSuffix(f.Config["AccountingStorageType"], "slurmdbd") }
-func anything(*Facts) bool     { return true } // also where slurmctld doesn't answer
+func anything(*Facts) bool     { return true } // even if slurmctld doesn't answer
 
-// hit is what a check has found: values, by the names that texts have for them. Its "severity", if there is one, counts
-// in place of the check's.
+// hit is one thing that a check found: the values of the names in its texts. A value "severity" replaces the check's.
 type hit map[string]string
 
-// when returns one hit if so is true, else none. pairs are the hit's names and values.
-func when(so bool, pairs ...string) []hit {
-	if !so {
+// hitIf returns one hit if cond is true, else none. pairs are the hit's names and values.
+func hitIf(cond bool, pairs ...string) []hit {
+	if !cond {
 		return nil
 	}
 	h := hit{}
@@ -95,28 +93,28 @@ func when(so bool, pairs ...string) []hit {
 	return []hit{h}
 }
 
-// each returns one hit for each value.
-func each(name string, values []string) (hits []hit) {
+// hitEach returns one hit for each value.
+func hitEach(name string, values []string) (hits []hit) {
 	for _, v := range values {
 		hits = append(hits, hit{name: v})
 	}
 	return hits
 }
 
-func either[T any](so bool, this, that T) T {
-	if so {
-		return this
+func choose[T any](cond bool, yes, no T) T {
+	if cond {
+		return yes
 	}
-	return that
+	return no
 }
 
 // exam holds the facts, and what several checks derive from them.
 type exam struct {
 	*Facts
-	values  hit // that every text may name
+	values  hit // available to every text
 	release text.Release
-	sharing string       // the kind of shares that the cluster has or should get
-	gpus    []*text.Node // the nodes that have GPUs
+	sharing string       // the kind of shares that the cluster has or should get: mps or shard
+	gpus    []*text.Node // nodes with GPUs
 	daemon  *Daemon      // never nil
 }
 
@@ -128,25 +126,29 @@ func newExam(f *Facts) *exam {
 			e.gpus = append(e.gpus, &e.Nodes[i])
 		}
 	}
-	by := func(kind string) bool {
-		return slices.ContainsFunc(e.gpus, func(n *text.Node) bool { return n.Shares[kind] > 0 })
-	}
-	if e.has("GresTypes", "shard") && (!e.has("GresTypes", "mps") || by("shard") && !by("mps")) {
+	onlyShards := e.anyShares("shard") && !e.anyShares("mps")
+	if e.hasOption("GresTypes", "shard") && (!e.hasOption("GresTypes", "mps") || onlyShards) {
 		e.sharing = "shard"
 	}
-	conf, s := cmp.Or(f.Config["SLURM_CONF"], "/etc/slurm/slurm.conf"), f.Settings
+	conf := cmp.Or(f.Config["SLURM_CONF"], "/etc/slurm/slurm.conf")
+	s := f.Settings
 	slurm, _, _ := text.User(f.Config["SlurmUser"])
 	e.values = hit{
 		"SLURM_CONF": conf, "dir": filepath.Dir(conf), "lua": filepath.Join(filepath.Dir(conf), "job_submit.lua"),
 		"sharing": e.sharing, "user": f.User, "slurm": slurm, "owner": cmp.Or(f.User, slurm),
 		"gates": cmp.Or(s.GatePartition, config.Default().GatePartition), "gate": s.GateFile, "wake": s.WakeFile,
 		"mode": s.Mode, "policy": s.Policy, "keyFile": cmp.Or(s.KeyFile, "/etc/slurmbridge/key"),
-		"key": wrong(f.Key), "munge": wrong(f.Munge), "token": wrong(f.Token),
+		"key": orEmpty(f.Key), "munge": orEmpty(f.Munge), "token": orEmpty(f.Token),
 	}
 	return e
 }
 
-// Examine returns what there is to say, errors first, in a fixed order.
+// anyShares reports whether some node has shares of a kind.
+func (e *exam) anyShares(kind string) bool {
+	return slices.ContainsFunc(e.gpus, func(n *text.Node) bool { return n.Shares[kind] > 0 })
+}
+
+// Examine returns the findings, errors first, in a fixed order.
 func Examine(f *Facts) []Finding {
 	e := newExam(f)
 	found := []Finding{}
@@ -177,21 +179,22 @@ func (e *exam) finding(c *check, h hit) Finding {
 			}
 		}
 		if lines != nil {
-			f.Fix, f.Cost = append(f.Fix, Fix{say(fix.File), lines}), say(c.cost)
+			f.Fix = append(f.Fix, Fix{say(fix.File), lines})
+			f.Cost = say(c.cost)
 		}
 	}
 	return f
 }
 
-// expand puts values in the place of $NAME: one of the hit, of the exam, or a setting of slurm.conf. ${NAME+WORD} is a
-// list of slurm.conf's with a word that it lacks, ${NAME-WORD} without one that it has.
+// expand replaces $NAME by a value of the hit, of the exam, or of slurm.conf. ${NAME+WORD} is a list in slurm.conf with
+// WORD appended unless it is there, ${NAME-WORD} the list without WORD.
 func (e *exam) expand(template string, h hit) string {
 	return os.Expand(template, func(name string) string {
 		if key, word, ok := strings.Cut(name, "+"); ok {
-			return with(e.Config[key], word)
+			return withWords(e.Config[key], word)
 		}
 		if key, word, ok := strings.Cut(name, "-"); ok {
-			return without(e.Config[key], func(w string) bool { return strings.EqualFold(w, word) })
+			return withoutWords(e.Config[key], func(w string) bool { return strings.EqualFold(w, word) })
 		}
 		for _, values := range []hit{h, e.values} {
 			if value, ok := values[name]; ok {
@@ -202,8 +205,8 @@ func (e *exam) expand(template string, h hit) string {
 	})
 }
 
-// with appends the words that a comma-separated list lacks; without removes the words for which such is true.
-func with(list string, words ...string) string {
+// withWords appends the words that a comma-separated list lacks.
+func withWords(list string, words ...string) string {
 	for _, w := range words {
 		if !text.HasOption(list, w) {
 			list = strings.TrimPrefix(list+","+w, ",")
@@ -212,7 +215,9 @@ func with(list string, words ...string) string {
 	return list
 }
 
-func without(list string, such func(word string) bool) string {
-	trimmed := func(w string) bool { return such(strings.TrimSpace(w)) }
-	return strings.Join(slices.DeleteFunc(strings.Split(list, ","), trimmed), ",")
+// withoutWords removes the words for which unwanted is true.
+func withoutWords(list string, unwanted func(word string) bool) string {
+	words := strings.Split(list, ",")
+	words = slices.DeleteFunc(words, func(w string) bool { return unwanted(strings.TrimSpace(w)) })
+	return strings.Join(words, ",")
 }

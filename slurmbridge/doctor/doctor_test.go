@@ -363,7 +363,7 @@ var situations = []situation{
 	at("prologs by several patterns", hook("Prolog", "/opt/a,/etc/slurm/prolog.d/*.sh", Hook{"/opt/a", true, false}),
 		"error hook-prolog", "ln -s /usr/lib/slurmbridge/prolog /etc/slurm/prolog.d/50-slurmbridge.sh"),
 	at("other epilog", hook("Epilog", "/x", Hook{"/x", true, false}), "error hook-epilog",
-		"/usr/lib/slurmbridge/epilog   # a line of it, called with the same environment"),
+		"/usr/lib/slurmbridge/epilog   # call it there, in the same environment"),
 	at("epilog that is on the nodes", hook("Epilog", "/etc/slurm/epilog.d/*", Hook{"/etc/slurm/epilog.d/*", false, false}),
 		"note hook-epilog", "ln -s /usr/lib/slurmbridge/epilog /etc/slurm/epilog.d/50-slurmbridge"),
 	at("no epilog at all", slurm("Epilog", ""), "warning epilog-order", "Epilog=/usr/lib/slurmbridge/epilog"),
@@ -384,7 +384,7 @@ var situations = []situation{
 		"EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld"),
 	at("another epilogslurmctld", hook("EpilogSlurmctld", "/opt/end", Hook{"/opt/end", true, false}),
 		"warning epilog-slurmctld",
-		"/usr/lib/slurmbridge/epilog-slurmctld   # a line of it, called with the same environment"),
+		"/usr/lib/slurmbridge/epilog-slurmctld   # call it there, in the same environment"),
 	at("drained", func(f *Facts) { f.Nodes[1].Reason = "Prolog error" }, "error drained",
 		"scontrol update NodeName=gpu2 State=RESUME"),
 	at("jobs' own /dev/shm, always", slurm("JobContainerType", "job_container/tmpfs"), "error private-memory",
@@ -443,10 +443,10 @@ var situations = []situation{
 		d.Gate, d.GateErr = "", "create gate: sbatch: slurmctld refused: Batch job submission failed: Unspecified error"
 	}), "error gate", "if submit_uid == 64030 then return slurm.SUCCESS end   -- the bridge's gate passes"),
 	at("held gate", serves(func(d *Daemon) { d.GateErr = "gate 7: held" }), "error gate",
-		"slurmbridge open   # lets every waiting job go"),
+		"slurmbridge open   # lets every waiting job start"),
 	at("gate over a limit", serves(func(d *Daemon) {
 		d.Gate, d.GateErr = "", "create gate: Job violates accounting/QOS policy (job submit limit, user's size)"
-	}), "error gate", "sacctmgr modify user slurm set MaxSubmitJobs=-1 MaxJobs=-1   # if a limit holds it"),
+	}), "error gate", "sacctmgr modify user slurm set MaxSubmitJobs=-1 MaxJobs=-1   # if a limit holds the gate"),
 	at("a plugin refuses shares", refuses(job.RefusedChanges{Step: job.StepPrepare, Times: 4, GivenUp: 2}),
 		"warning refused", "if modify_uid == 64030 then return slurm.SUCCESS end   -- the bridge's changes pass"),
 	at("a plugin lets no job go", all(slurm("JobSubmitPlugins", "lua,throttle"), func(f *Facts) { f.User = "root" },
@@ -574,19 +574,19 @@ func TestRenderings(t *testing.T) {
 	all(slurm("PrologTimeout", "20"), shadow)(f)
 	found := Examine(f)
 	must.Equal(t, Text(found), `warning  PrologTimeout is 20s
-         A hook that takes longer drains its node; slurmbridge-hook ends within 30 s, the site's other hooks may not.
-         Costs: A hook that hangs, the site's own too, keeps its node from other jobs for that long before the `+
-		`node is drained.
+         Slurm drains a node whose hook takes longer; slurmbridge-hook ends within 30 s, the site's own hooks may not.
+         Costs: A hook that hangs, including the site's own, keeps its node from other jobs for that long before `+
+		`Slurm drains it.
          in /etc/slurm/slurm.conf:
              PrologTimeout=120
 
 note     the bridge is in shadow mode
          It decides and records, and changes nothing.
-         Costs: Jobs that ask to share wait behind the gate, for max_delay next to an idle GPU at most, and share.
+         Costs: Jobs that ask to share wait behind the gate, beside an idle GPU for max_delay at most, and share.
          in /etc/slurmbridge/slurmbridge.yaml, in place of the line that is there:
              mode: active
 
-1 warning. slurmbridge works, and would work better without.
+1 warning. slurmbridge works, but not as well as it could.
 `)
 	must.Equal(t, Text(nil), "Nothing is missing.\n")
 	for want, findings := range map[int][]Finding{
@@ -644,7 +644,7 @@ func TestCollect(t *testing.T) {
 	settings.KeyFile = put("key", "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n")
 	must.OK(t, os.Chmod(settings.KeyFile, 0o644))
 	f = must.Get(Collect(t.Context(), ask, settings, "root"))(t)
-	if !strings.Contains(wrong(f.Key), "0644") {
+	if !strings.Contains(orEmpty(f.Key), "0644") {
 		t.Errorf("a key that everybody reads: %v", f.Key)
 	}
 	silent := func(context.Context, string, ...string) (string, error) { return "", errors.New("down") }
@@ -737,13 +737,13 @@ gpuprof_persistence_mode{uuid="GPU-b"} 1
 	}{
 		"well":               {well, false, "http", http.DefaultClient, Agent{}},
 		"well TLS":           {well, true, "https", trusting, Agent{}},
-		"TLS, asked without": {well, true, "http", http.DefaultClient, silent("it wants TLS")},
+		"TLS, asked without": {well, true, "http", http.DefaultClient, silent("it requires TLS")},
 		"TLS of an unknown CA": {
 			well, true, "https", http.DefaultClient, silent("x509: certificate signed by unknown authority"),
 		},
 		"no TLS": {well, false, "https", http.DefaultClient, silent("http: server gave HTTP response to HTTPS client")},
 		"a password": {
-			says(http.StatusUnauthorized, "", ""), false, "http", http.DefaultClient, silent("it wants a password"),
+			says(http.StatusUnauthorized, "", ""), false, "http", http.DefaultClient, silent("it requires a password"),
 		},
 		"sick, with metrics": {
 			says(http.StatusServiceUnavailable, "the last sample\nwas 20s ago", metrics), false, "http",
@@ -877,7 +877,7 @@ func apply(t *testing.T, f *Facts, settings map[string]string, found []Finding) 
 					name, value, _ := strings.Cut(line, ": ")
 					settings[name] = value
 				case strings.HasSuffix(fix.File, "gres.conf"):
-					f.GresConf = ptr(wrong(f.GresConf) + line + "\n")
+					f.GresConf = ptr(orEmpty(f.GresConf) + line + "\n")
 				case fix.File != "" && key == "NodeName":
 					names, gres, _ := strings.Cut(value, " … Gres=")
 					for host := range text.ExpandHosts(names) {

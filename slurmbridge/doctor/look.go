@@ -19,75 +19,77 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// What finds the hits of the table's rows, where that takes more than a line or two.
+// This file finds the hits of rows with a condition of more than a line or two.
 
-// has reports whether a setting of slurm.conf, a list, has a word; runs whether one names a plugin.
-func (e *exam) has(key, word string) bool    { return text.HasOption(e.Config[key], word) }
-func (e *exam) runs(key, plugin string) bool { return text.HasPlugin(e.Config[key], plugin) }
+// hasOption reports whether a list in slurm.conf has a word, hasPlugin whether it names a plugin.
+func (e *exam) hasOption(key, word string) bool   { return text.HasOption(e.Config[key], word) }
+func (e *exam) hasPlugin(key, plugin string) bool { return text.HasPlugin(e.Config[key], plugin) }
 
-// within reports whether the release is one from a fault's first to before the one that mends it.
-func (e *exam) within(from, mended text.Release) bool {
-	return !e.release.Before(from) && e.release.Before(mended)
+// within reports whether the release is from or later, but before fixed.
+func (e *exam) within(from, fixed text.Release) bool {
+	return !e.release.Before(from) && e.release.Before(fixed)
 }
 
-// wrong is what went wrong with something that was tried; "" = nothing, or it wasn't.
-func wrong(said *string) string {
-	if said == nil {
+func orEmpty(s *string) string {
+	if s == nil {
 		return ""
 	}
-	return *said
+	return *s
 }
 
 // byMunge reports whether senders prove their identity by MUNGE.
-func (e *exam) byMunge() bool { return e.Key == nil && e.runs("AuthType", "auth/munge") }
+func (e *exam) byMunge() bool { return e.Key == nil && e.hasPlugin("AuthType", "auth/munge") }
 
-// is and isnt are both false for a fact that is unknown (nil).
-func is(known *bool) bool   { return known != nil && *known }
-func isnt(known *bool) bool { return known != nil && !*known }
+// isTrue and isFalse are both false for an unknown (nil) fact.
+func isTrue(known *bool) bool  { return known != nil && *known }
+func isFalse(known *bool) bool { return known != nil && !*known }
 
-// sharesOf is the number of a node's shares.
+// sharesOf returns the number of a node's shares, of both kinds.
 func sharesOf(n *text.Node) int { return n.Shares["mps"] + n.Shares["shard"] }
 
-// on returns one hit that names the nodes with GPUs for which so is true, with the lines of their gres.conf.
-func (e *exam) on(so func(*text.Node) bool) []hit {
-	return e.saying(func(n *text.Node) (string, bool) { return "", so(n) }, "")
+// nodesWhere returns one hit with the GPU nodes for which cond is true; see nodesByText.
+func (e *exam) nodesWhere(cond func(*text.Node) bool) []hit {
+	return e.nodesByText(func(n *text.Node) (string, bool) { return "", cond(n) }, "")
 }
 
-// saying returns one hit that names the nodes that of reports, with the text that it returns behind the names of the
-// nodes that have it in common, and with the lines of slurm.conf (inConf) and of gres.conf (lines) for these nodes.
-func (e *exam) saying(of func(*text.Node) (said string, is bool), between string) []hit {
-	var texts, lines, gres []string
-	saying, having := map[string][]string{}, map[string][]string{} // nodes by text, and by Gres=
+// nodesByText returns one hit with the GPU nodes for which textOf returns true. Nodes with the same text are listed
+// together, followed by the text; sep separates the lists. The hit also has the lines of slurm.conf (inConf) and of
+// gres.conf (lines) that these nodes need.
+func (e *exam) nodesByText(textOf func(*text.Node) (string, bool), sep string) []hit {
+	var texts, gres, lines []string
+	byText := map[string][]string{} // names of nodes
+	byGres := map[string][]string{}
 	for _, n := range e.gpus {
-		said, is := of(n)
-		if !is {
+		t, ok := textOf(n)
+		if !ok {
 			continue
 		}
-		if saying[said] == nil {
-			texts = append(texts, said)
+		if byText[t] == nil {
+			texts = append(texts, t)
 		}
-		saying[said] = append(saying[said], n.Name)
+		byText[t] = append(byText[t], n.Name)
 		g := e.gresOf(n)
-		if having[g] == nil {
+		if byGres[g] == nil {
 			gres = append(gres, g)
 		}
-		if l := e.gresLines(n); !slices.Contains(lines, l) {
+		byGres[g] = append(byGres[g], n.Name)
+		l := e.gresLines(n)
+		if !slices.Contains(lines, l) {
 			lines = append(lines, l)
 		}
-		having[g] = append(having[g], n.Name)
 	}
 	var all, inConf []string
-	for _, said := range texts {
-		all = append(all, strings.TrimSpace(fold(saying[said])+" "+said))
+	for _, t := range texts {
+		all = append(all, strings.TrimSpace(fold(byText[t])+" "+t))
 	}
 	for _, g := range gres {
-		inConf = append(inConf, "NodeName="+fold(having[g])+" … Gres="+g)
+		inConf = append(inConf, "NodeName="+fold(byGres[g])+" … Gres="+g)
 	}
-	return when(all != nil, "nodes", strings.Join(all, between), "inConf", strings.Join(inConf, "\n"), "lines",
+	return hitIf(all != nil, "nodes", strings.Join(all, sep), "inConf", strings.Join(inConf, "\n"), "lines",
 		strings.Join(lines, "\n"))
 }
 
-// gresOf is what slurm.conf has to say of a node's GPUs and their shares, and says of its other resources.
+// gresOf returns the Gres= that a node needs in slurm.conf: its GPUs, 100 shares for each, and its other resources.
 func (e *exam) gresOf(n *text.Node) string {
 	var parts []string
 	for _, t := range slices.Sorted(maps.Keys(n.ByType)) {
@@ -97,16 +99,17 @@ func (e *exam) gresOf(n *text.Node) string {
 	return strings.Join(append(parts, n.OtherGres...), ",")
 }
 
-// numbered is a host's name that ends in a number.
+// numbered matches a host name that ends in a number.
 var numbered = regexp.MustCompile(`^(.*?)([0-9]{1,9})$`)
 
-// fold writes hosts as Slurm does, gpu[1-40,44], from three of a kind on.
+// fold writes host names as Slurm does, gpu[1-40,44], from three names with one prefix on.
 func fold(names []string) string {
-	numbers, kinds := map[string][]int{}, []string{}
+	var kinds []string // prefixes of numbered names, with a NUL, and other names
+	numbers := map[string][]int{}
 	for _, name := range names {
 		m := numbered.FindStringSubmatch(name)
 		kind := name
-		if m != nil && (m[2] == "0" || m[2][0] != '0') { // a number with zeros before it stands alone
+		if m != nil && (m[2] == "0" || m[2][0] != '0') { // names with leading zeros are not folded
 			kind = m[1] + "\x00"
 			n, _ := strconv.Atoi(m[2]) // nine digits at most
 			numbers[kind] = append(numbers[kind], n)
@@ -117,10 +120,10 @@ func fold(names []string) string {
 	}
 	var out []string
 	for _, kind := range kinds {
-		prefix, ends := strings.CutSuffix(kind, "\x00")
+		prefix, isPrefix := strings.CutSuffix(kind, "\x00")
 		all := slices.Compact(slices.Sorted(slices.Values(numbers[kind])))
 		switch {
-		case !ends:
+		case !isPrefix:
 			out = append(out, kind)
 		case len(all) < 3:
 			for _, n := range all {
@@ -145,14 +148,15 @@ func spans(all []int) string {
 		if n > 1 {
 			span += "-" + strconv.Itoa(all[n-1])
 		}
-		out, all = append(out, span), all[n:]
+		out = append(out, span)
+		all = all[n:]
 	}
 	return strings.Join(out, ",")
 }
 
-// gresLines are the lines of gres.conf for a node's GPUs and their shares, which go together.
+// gresLines returns the lines of gres.conf for a node's GPUs and their shares.
 func (e *exam) gresLines(n *text.Node) string {
-	flags := either(e.sharing == "mps" && n.GPUs > 1, " Flags=all_sharing", "")
+	flags := choose(e.sharing == "mps" && n.GPUs > 1, " Flags=all_sharing", "")
 	if hasInstances(n) {
 		return fmt.Sprintf("AutoDetect=nvml   # or a line for each instance\nName=%s Count=%d%s   # without File", e.sharing,
 			100*n.GPUs, flags)
@@ -163,116 +167,121 @@ func (e *exam) gresLines(n *text.Node) string {
 	}
 	var lines []string
 	for _, t := range slices.Sorted(maps.Keys(n.ByType)) {
-		of := either(len(n.ByType) == 1, files, "/dev/nvidia…   # this type's")
-		lines = append(lines, fmt.Sprintf("Name=gpu Type=%s File=%s", cmp.Or(t, "TYPE"), of))
+		file := choose(len(n.ByType) == 1, files, "/dev/nvidia…   # this type's")
+		lines = append(lines, fmt.Sprintf("Name=gpu Type=%s File=%s", cmp.Or(t, "TYPE"), file))
 	}
 	lines = append(lines, fmt.Sprintf("Name=%s Count=%d File=%s%s", e.sharing, 100*n.GPUs, files, flags))
 	return strings.Join(lines, "\n")
 }
 
-// agent is the answer of a node's agent; a node that power saving has put to sleep has none, and lacks none.
+// agent returns the answer of a node's agent, a blank one for a node that power saving has put to sleep.
 func (e *exam) agent(n *text.Node) Agent {
-	if a, asked := e.Agents[n.Name]; asked || n.Asleep {
+	a, asked := e.Agents[n.Name]
+	if asked || n.Asleep {
 		return a
 	}
 	return Agent{Answer: Answer{Silent: "not asked"}}
 }
 
-// onAgents returns one hit naming the nodes for whose agents' answers so is true; why adds each node's reason.
-func (e *exam) onAgents(so func(*text.Node, Agent) bool) []hit {
-	return e.on(func(n *text.Node) bool { return so(n, e.agent(n)) })
+// agentsWhere returns one hit with the nodes for which cond is true of the agent's answer; see nodesByText.
+func (e *exam) agentsWhere(cond func(*text.Node, Agent) bool) []hit {
+	return e.nodesWhere(func(n *text.Node) bool { return cond(n, e.agent(n)) })
 }
 
-func (e *exam) why(of func(Agent) string) []hit {
-	return e.saying(func(n *text.Node) (string, bool) {
-		said := of(e.agent(n))
-		return "(" + said + ")", said != ""
+// agentsByText returns one hit with the nodes for which textOf is not "", and these texts in parentheses.
+func (e *exam) agentsByText(textOf func(Agent) string) []hit {
+	return e.nodesByText(func(n *text.Node) (string, bool) {
+		t := textOf(e.agent(n))
+		return "(" + t + ")", t != ""
 	}, ", ")
 }
 
 func (e *exam) inMode(modes ...string) []hit {
-	return e.onAgents(func(n *text.Node, a Agent) bool {
+	return e.agentsWhere(func(n *text.Node, a Agent) bool {
 		return sharesOf(n) > 0 && slices.ContainsFunc(a.Modes, func(m string) bool { return slices.Contains(modes, m) })
 	})
 }
 
-// exclusive finds GPUs that take one process at a time, where jobs reach their MPS server or do not.
+// exclusive finds GPUs that run one process at a time, if jobs can reach their MPS server (reached), or if they can't.
 func (e *exam) exclusive(reached bool) []hit {
-	if reached == (len(e.namespaces(true)) > 0) {
+	if reached == (len(e.hidesMemory(true)) > 0) {
 		return nil
 	}
 	return e.inMode("exclusive_process", "exclusive_thread")
 }
 
-// clock is how far an agent's clock is off, "" where it doesn't matter.
+// clock returns the error of an agent's clock, "" if it is below 2 s or unknown.
 func clock(a Agent) string {
-	if off := a.Ahead.Abs().Round(100 * time.Millisecond); a.Silent == "" && off >= 2*time.Second {
-		return off.String() + " off"
+	off := a.Ahead.Abs().Round(100 * time.Millisecond)
+	if a.Silent != "" || off < 2*time.Second {
+		return ""
 	}
-	return ""
+	return off.String() + " off"
 }
 
-// byNodes are hits, one for each key, with the nodes that have it.
-func byNodes(nodes map[string][]string, name string) (hits []hit) {
-	for _, key := range slices.Sorted(maps.Keys(nodes)) {
-		hits = append(hits, hit{name: key, "nodes": fold(nodes[key])})
+// hasShares reports whether a node has shares of the cluster's kind.
+func (e *exam) hasShares(n *text.Node) bool { return n.Shares[e.sharing] > 0 }
+
+// partitionsOf returns the partitions for jobs that have a GPU node for which cond is true, without the gate's own.
+func (e *exam) partitionsOf(cond func(*text.Node) bool) []text.Partition {
+	var out []text.Partition
+	for _, p := range e.Partitions {
+		has := slices.ContainsFunc(e.gpus, func(n *text.Node) bool {
+			return slices.Contains(n.Partitions, p.Name) && cond(n)
+		})
+		if has && p.Name != e.Settings.GatePartition {
+			out = append(out, p)
+		}
 	}
-	return hits
+	return out
 }
 
-// partitionsOf are the partitions of the jobs, not the gate's own, that have such a node with GPUs.
-func (e *exam) partitionsOf(such func(*text.Node) bool) []text.Partition {
-	return slices.DeleteFunc(slices.Clone(e.Partitions), func(p text.Partition) bool {
-		has := func(n *text.Node) bool { return slices.Contains(n.Partitions, p.Name) && such(n) }
-		return p.Name == e.Settings.GatePartition || !slices.ContainsFunc(e.gpus, has)
-	})
+// withShares returns the partitions in which jobs can share GPUs: they have shares and don't allocate whole nodes.
+func (e *exam) withShares() []text.Partition { return e.sharedPartitions(e.hasShares) }
+
+// sharedPartitions is partitionsOf without partitions that allocate whole nodes.
+func (e *exam) sharedPartitions(cond func(*text.Node) bool) []text.Partition {
+	return slices.DeleteFunc(e.partitionsOf(cond), func(p text.Partition) bool { return p.WholeNodes })
 }
 
-// withShares returns the partitions in which jobs can share GPUs: those with shares that hand out parts of nodes.
-func (e *exam) withShares() []text.Partition {
-	return e.ofParts(func(n *text.Node) bool { return n.Shares[e.sharing] > 0 })
-}
-
-// ofParts are the partitions of such nodes with GPUs that hand out parts of nodes.
-func (e *exam) ofParts(such func(*text.Node) bool) []text.Partition {
-	return slices.DeleteFunc(e.partitionsOf(such), func(p text.Partition) bool { return p.WholeNodes })
-}
-
-// those is a hit with the names of the jobs' partitions with GPUs that a condition holds for.
-func (e *exam) those(so func(p text.Partition) bool) []hit {
+// partitionsWhere returns one hit with the names of the partitions with shares for which cond is true.
+func (e *exam) partitionsWhere(cond func(p text.Partition) bool) []hit {
 	var names []string
-	for _, p := range e.partitionsOf(func(n *text.Node) bool { return n.Shares[e.sharing] > 0 }) {
-		if so(p) {
+	for _, p := range e.partitionsOf(e.hasShares) {
+		if cond(p) {
 			names = append(names, p.Name)
 		}
 	}
-	return when(names != nil, "partitions", strings.Join(names, ", "))
+	return hitIf(names != nil, "partitions", strings.Join(names, ", "))
 }
 
-// mixed finds the partitions that hand out whole GPUs as well as shares, where Slurm mistakes GPUs in use by shares.
+// mixed finds the partitions that hand out both whole GPUs and shares, if Slurm mistakes GPUs in use by shares for
+// free ones.
 func (e *exam) mixed(mistakes bool) []hit {
-	var mixed, all []string
-	among := e.withShares()
-	if len(among) == 0 { // there will be shares
-		among = e.ofParts(func(*text.Node) bool { return true })
+	partitions := e.withShares()
+	if len(partitions) == 0 { // the cluster has no shares yet
+		partitions = e.sharedPartitions(func(*text.Node) bool { return true })
 	}
-	for _, p := range among {
-		if all = append(all, p.Name); !slices.Contains(e.Settings.SharersOnly, p.Name) {
+	var mixed, all []string
+	for _, p := range partitions {
+		all = append(all, p.Name)
+		if !slices.Contains(e.Settings.SharersOnly, p.Name) {
 			mixed = append(mixed, p.Name)
 		}
 	}
-	return when(mixed != nil && mistakes, "mixed", strings.Join(mixed, ", "), "all", strings.Join(all, ", "))
+	return hitIf(mixed != nil && mistakes, "mixed", strings.Join(mixed, ", "), "all", strings.Join(all, ", "))
 }
 
-// absent finds partitions that settings of the bridge name and that aren't there.
-func (e *exam) absent() (hits []hit) {
+// absentPartitions finds partitions that settings of the bridge name but Slurm doesn't have.
+func (e *exam) absentPartitions() (hits []hit) {
 	s := e.Settings
 	var there, byHand, adopted []string
 	for _, p := range e.Partitions {
 		there = append(there, p.Name)
 	}
 	for _, name := range s.HandShares {
-		if p, is := strings.CutPrefix(name, "partition:"); is {
+		p, ok := strings.CutPrefix(name, "partition:")
+		if ok {
 			byHand = append(byHand, p)
 		}
 	}
@@ -290,95 +299,106 @@ func (e *exam) absent() (hits []hit) {
 		{"hand_shares", byHand},
 		{"adopt", adopted},
 	} {
-		isThere := func(p string) bool { return slices.Contains(there, p) }
-		missing := slices.DeleteFunc(slices.Clone(named.partitions), isThere)
-		hits = append(hits, when(len(missing) > 0, "setting", named.setting, "missing", strings.Join(missing, ", "), "there",
+		var missing []string
+		for _, p := range named.partitions {
+			if !slices.Contains(there, p) {
+				missing = append(missing, p)
+			}
+		}
+		hits = append(hits, hitIf(len(missing) > 0, "setting", named.setting, "missing", strings.Join(missing, ", "), "there",
 			strings.Join(there, ", "))...)
 	}
 	return hits
 }
 
-// withoutShares finds nodes without shares: those with MIG instances, if instances is set and Slurm can share
-// instances, or those without.
+// withoutShares finds nodes without shares. instances: nodes with MIG instances, if Slurm can share these, else nodes
+// without.
 func (e *exam) withoutShares(instances bool) []hit {
 	if instances && !text.SharesInstances(e.Config["SLURM_VERSION"]) {
 		return nil
 	}
-	return e.on(func(n *text.Node) bool { return sharesOf(n) == 0 && hasInstances(n) == instances })
+	return e.nodesWhere(func(n *text.Node) bool { return sharesOf(n) == 0 && hasInstances(n) == instances })
 }
 
 // hasInstances reports whether some of a node's GPUs are MIG instances.
 func hasInstances(n *text.Node) bool {
-	for typ := range n.ByType {
-		if _, is := job.InstanceOf(typ); is {
+	for gpuType := range n.ByType {
+		_, ok := job.InstanceOf(gpuType)
+		if ok {
 			return true
 		}
 	}
 	return false
 }
 
-// counts finds nodes with one kind of shares, where so is true of the number of shares and of 100 a GPU.
-func (e *exam) counts(so func(got, want int) bool) []hit {
-	return e.saying(func(n *text.Node) (string, bool) {
-		got, gpus := sharesOf(n), n.GPUs
-		if both := n.Shares["mps"] > 0 && n.Shares["shard"] > 0; both || got == 0 || !so(got, 100*gpus) {
+// shareCounts finds nodes with one kind of shares for which cond is true of got, their number, and want, 100 a GPU.
+func (e *exam) shareCounts(cond func(got, want int) bool) []hit {
+	return e.nodesByText(func(n *text.Node) (string, bool) {
+		got := sharesOf(n)
+		both := n.Shares["mps"] > 0 && n.Shares["shard"] > 0
+		if both || got == 0 || !cond(got, 100*n.GPUs) {
 			return "", false
 		}
-		return fmt.Sprintf("has %d for %s", got, job.Count(gpus, "GPU")), true
+		return fmt.Sprintf("has %d for %s", got, job.Count(n.GPUs, "GPU")), true
 	}, "; ")
 }
 
-// short finds settings of slurm.conf that are times, and not 0, shorter than so much.
-func (e *exam) short(least time.Duration, names ...string) (hits []hit) {
+// tooShort finds durations in slurm.conf that are set and shorter than least.
+func (e *exam) tooShort(least time.Duration, names ...string) (hits []hit) {
 	for _, name := range names {
 		d, ok := text.Seconds(e.Config[name])
-		hits = append(hits, when(ok && d > 0 && d < least, "name", name, "time", d.String())...)
+		hits = append(hits, hitIf(ok && d > 0 && d < least, "name", name, "time", d.String())...)
 	}
 	return hits
 }
 
-// gresConfHas reports whether gres.conf has a line that expr matches, or includes a file that may have one.
+// gresConfHas reports whether a line of gres.conf matches expr, or includes a file, where one may match.
 func (e *exam) gresConfHas(expr string) bool {
-	return regexp.MustCompile(`(?im)^\s*include\s|^[^#\n]*` + expr).MatchString(wrong(e.GresConf))
+	return regexp.MustCompile(`(?im)^\s*include\s|^[^#\n]*` + expr).MatchString(orEmpty(e.GresConf))
 }
 
-// unnamedShares finds kinds of shares that slurm.conf promises and gres.conf doesn't name.
+// unnamedShares finds kinds of shares that nodes have in slurm.conf but that gres.conf doesn't name.
 func (e *exam) unnamedShares() []hit {
 	var kinds []string
 	for _, kind := range []string{"mps", "shard"} {
 		named := e.gresConfHas(`\bname\s*=\s*"?` + kind + `\b`)
-		if !named && slices.ContainsFunc(e.gpus, func(n *text.Node) bool { return n.Shares[kind] > 0 }) {
+		if !named && e.anyShares(kind) {
 			kinds = append(kinds, "Name="+kind)
 		}
 	}
 	if kinds == nil {
 		return nil
 	}
-	hits := e.on(func(n *text.Node) bool { return sharesOf(n) > 0 })
+	hits := e.nodesWhere(func(n *text.Node) bool { return sharesOf(n) > 0 })
 	for _, h := range hits {
 		h["kinds"] = strings.Join(kinds, ", ")
 	}
 	return hits
 }
 
-func (e *exam) unknownCards() []hit {
-	unknown := map[string][]string{}
+// unknownCards finds GPU types that the bridge doesn't know, with their nodes.
+func (e *exam) unknownCards() (hits []hit) {
+	unknown := map[string][]string{} // names of nodes by GPU type
 	for _, n := range e.gpus {
 		for t := range n.ByType {
-			if _, ok := e.Settings.Card(t); !ok && t != "" {
+			_, known := e.Settings.Card(t)
+			if !known && t != "" {
 				unknown[t] = append(unknown[t], n.Name)
 			}
 		}
 	}
-	return byNodes(unknown, "type")
+	for _, t := range slices.Sorted(maps.Keys(unknown)) {
+		hits = append(hits, hit{"type": t, "nodes": fold(unknown[t])})
+	}
+	return hits
 }
 
 func (e *exam) countsMemory() bool {
 	return strings.Contains(strings.ToUpper(e.Config["SelectTypeParameters"]), "MEMORY")
 }
 
-// noDefaultMemory finds partitions where memory is handed out and a job without --mem gets all of a node, which have no
-// default at all, or one for each GPU.
+// noDefaultMemory finds partitions where a job without --mem gets all memory of a node: Slurm allocates memory and has
+// no default for it. ofGPU: there is a default by GPU (DefMemPerGPU), else none at all.
 func (e *exam) noDefaultMemory(ofGPU bool) []hit {
 	if !e.countsMemory() || text.HasDefMem(e.Config) {
 		return nil
@@ -387,25 +407,24 @@ func (e *exam) noDefaultMemory(ofGPU bool) []hit {
 	perGPU := text.ParsePerGPU(e.Config["JobDefaults"]).MemMiB > 0
 	for _, p := range e.partitionsOf(func(*text.Node) bool { return true }) {
 		if !p.DefMem {
-			lack, perGPU = append(lack, p.Name), perGPU || p.PerGPU.MemMiB > 0
+			lack = append(lack, p.Name)
+			perGPU = perGPU || p.PerGPU.MemMiB > 0
 			lines = append(lines, "PartitionName="+p.Name+
 				" … DefMemPerCPU=2000   # MB; a node's memory divided by its cores is a good start")
 		}
 	}
-	return when(lack != nil && perGPU == ofGPU,
+	return hitIf(lack != nil && perGPU == ofGPU,
 		"partitions", strings.Join(lack, ", "), "lines", strings.Join(lines, "\n"))
 }
 
-// luaBody is the script without the settings at its beginning, which sites may change.
+// luaBody returns the script without the settings at its beginning, which sites may change.
 func luaBody(lua string) string {
-	if _, rest, cut := strings.Cut(lua, "local M = "); cut {
-		return rest
-	}
-	return lua
+	_, body, found := strings.Cut(lua, "local M = ")
+	return choose(found, body, lua)
 }
 
-// gates is the partition of the gate's own; its State is "" where it isn't there.
-func (e *exam) gates() text.Partition {
+// gatePartition returns the gate's own partition; its State is "" if there is none.
+func (e *exam) gatePartition() text.Partition {
 	for _, p := range e.Partitions {
 		if p.Name == e.Settings.GatePartition {
 			return p
@@ -414,47 +433,48 @@ func (e *exam) gates() text.Partition {
 	return text.Partition{}
 }
 
-// orderOfPlugins makes job_submit.lua run behind all_partitions, which puts the gate's partition into jobs' lists;
-// "" = it does already.
+// orderOfPlugins returns the line of slurm.conf that has job_submit.lua run after all_partitions, which adds the gate's
+// partition to jobs' lists; "" = no change needed.
 func (e *exam) orderOfPlugins() string {
 	plugins := e.Config["JobSubmitPlugins"]
-	_, behind, all := strings.Cut(plugins, "all_partitions")
-	if !all || text.HasPlugin(behind, "job_submit/lua") {
+	_, after, found := strings.Cut(plugins, "all_partitions")
+	if !found || text.HasPlugin(after, "job_submit/lua") {
 		return ""
 	}
 	isLua := func(w string) bool { return text.HasPlugin(w, "job_submit/lua") }
-	return "JobSubmitPlugins=" + with(without(plugins, isLua), "lua")
+	return "JobSubmitPlugins=" + withWords(withoutWords(plugins, isLua), "lua")
 }
 
-// closed finds the first of the partitions where GPUs are shared if none of them takes the gate, which has no other.
-func (e *exam) closed() []hit {
-	among := e.withShares()
+// gateLockedOut finds the first partition with shares if no partition takes the gate.
+func (e *exam) gateLockedOut() []hit {
+	partitions := e.withShares()
 	takesJobs := func(p text.Partition) bool { return p.State != "DRAIN" && p.State != "INACTIVE" }
-	if e.gates().State == "UP" || len(among) == 0 || slices.ContainsFunc(among, takesJobs) {
+	if e.gatePartition().State == "UP" || len(partitions) == 0 || slices.ContainsFunc(partitions, takesJobs) {
 		return nil
 	}
-	return when(true, "name", among[0].Name, "state", among[0].State)
+	return hitIf(true, "name", partitions[0].Name, "state", partitions[0].State)
 }
 
-// leads reports whether a hook of slurm.conf leads to slurmbridge-hook.
-func (e *exam) leads(hook string) bool {
+// isOurs reports whether a hook setting of slurm.conf leads to slurmbridge-hook.
+func (e *exam) isOurs(hook string) bool {
 	return slices.ContainsFunc(e.Hooks[hook], func(h Hook) bool { return h.Ours })
 }
 
 var addHook = in("$file", "$line")
 
-// lost is what is missing where a hook doesn't lead to slurmbridge-hook.
+// lost says what is missing if a hook doesn't lead to slurmbridge-hook.
 var lost = map[string]string{
 	"Prolog":     "no MPS daemon is started for a shared GPU, and no job's use is recorded",
 	"Epilog":     "records of jobs are never closed, and MPS daemons are never stopped",
 	"TaskProlog": "jobs don't learn where their GPU's MPS daemon is, and share it by turns instead",
 }
 
-// strays finds hooks of slurm.conf that don't lead to slurmbridge-hook: seen from here, or with files on the nodes.
+// strays finds hook settings of slurm.conf that don't lead to slurmbridge-hook. seen: this machine has all of the
+// hook's files, else some are on the nodes only.
 func (e *exam) strays(seen bool, names ...string) (hits []hit) {
 	for _, hook := range names {
 		hidden := slices.IndexFunc(e.Hooks[hook], func(h Hook) bool { return !h.Seen })
-		if e.leads(hook) || seen == (hidden >= 0) || hook == "TaskProlog" && e.containers() {
+		if e.isOurs(hook) || seen == (hidden >= 0) || hook == "TaskProlog" && e.containers() {
 			continue
 		}
 		h := hit{"hook": hook, "kind": strings.ToLower(hook), "lost": lost[hook]}
@@ -466,72 +486,78 @@ func (e *exam) strays(seen bool, names ...string) (hits []hit) {
 		glob := slices.IndexFunc(paths, func(p string) bool { return strings.Contains(filepath.Base(p), "*") })
 		switch {
 		case e.Config[hook] == "":
-			h["file"], h["line"] = e.values["SLURM_CONF"], hook+"="+ours
-		case glob >= 0: // a link that the pattern matches
+			h["file"] = e.values["SLURM_CONF"]
+			h["line"] = hook + "=" + ours
+		case glob >= 0: // make a link that the pattern matches
 			dir, name := filepath.Split(paths[glob])
-			h["file"], h["line"] = "", "ln -s "+ours+" "+dir+strings.Replace(name, "*", "50-slurmbridge", 1)
+			h["file"] = ""
+			h["line"] = "ln -s " + ours + " " + dir + strings.Replace(name, "*", "50-slurmbridge", 1)
 		default:
-			h["file"], h["line"] = paths[len(paths)-1], ours+"   # a line of it, called with the same environment"
+			h["file"] = paths[len(paths)-1]
+			h["line"] = ours + "   # call it there, in the same environment"
 		}
-		if n := len(e.Nodes) - len(e.gpus); n > 0 {
+		others := len(e.Nodes) - len(e.gpus)
+		if others > 0 {
 			h["others"] = fmt.Sprintf("; install gpuprof on the nodes without a GPU, too (%d): slurm.conf is for all nodes, "+
-				"and Slurm drains one that lacks its prolog", n)
+				"and Slurm drains a node that lacks its prolog", others)
 		}
 		hits = append(hits, h)
 	}
 	return hits
 }
 
-// plugged is the place of the first line of plugstack.conf that names a plugin, −1 = none does.
-func (e *exam) plugged(plugin string) int {
+// stackIndex returns the index of the first line of plugstack.conf that names a plugin, −1 if none does.
+func (e *exam) stackIndex(plugin string) int {
 	return slices.IndexFunc(e.PlugStack, func(line string) bool { return strings.Contains(line, plugin) })
 }
 
-// containers reports whether tasks get their variables by a SPANK plugin of ours, or have to, since another plugin
-// enters containers.
-func (e *exam) containers() bool { return e.plugged(pyxis) >= 0 || e.plugged(ourPlugin) >= 0 }
+// containers reports whether our SPANK plugin replaces TaskProlog, or should, because Pyxis starts containers.
+func (e *exam) containers() bool { return e.stackIndex(pyxis) >= 0 || e.stackIndex(ourPlugin) >= 0 }
 
-// ourPlugin and pyxis are in the lines of plugstack.conf that name our SPANK plugin and Pyxis.
+// A line of plugstack.conf that contains one of these loads our SPANK plugin, or Pyxis.
 const (
 	ourPlugin = "slurmbridge"
 	pyxis     = "pyxis"
 )
 
-// drained finds nodes that get no more jobs after a hook failed. Our hooks always exit with 0; a missing hook fails.
+// drained finds nodes that Slurm drained because a hook failed. Our hooks always exit with 0; a missing hook fails.
 func (e *exam) drained() []hit {
 	var names []string
 	for i := range e.Nodes {
-		if r := e.Nodes[i].Reason; strings.HasPrefix(r, "Prolog error") || strings.HasPrefix(r, "Epilog error") {
-			names = append(names, e.Nodes[i].Name)
+		n := &e.Nodes[i]
+		if strings.HasPrefix(n.Reason, "Prolog error") || strings.HasPrefix(n.Reason, "Epilog error") {
+			names = append(names, n.Name)
 		}
 	}
-	return when(names != nil && (e.leads("Prolog") || e.leads("Epilog")), "nodes", strings.Join(names, ","))
+	return hitIf(names != nil && (e.isOurs("Prolog") || e.isOurs("Epilog")), "nodes", strings.Join(names, ","))
 }
 
-// namespaces finds a plugin that gives each job a /dev/shm of its own, or may do so, and the line by which it doesn't.
-func (e *exam) namespaces(seen bool) []hit {
+// hidesMemory finds a plugin that gives each job a /dev/shm of its own, and the line that keeps it from doing so. seen:
+// the plugin's settings are known to do so, else they are not on this machine.
+func (e *exam) hidesMemory(seen bool) []hit {
 	plugin := cmp.Or(e.Config["NamespaceType"], e.Config["JobContainerType"])
-	file, line := namespace.File(plugin), "Dirs=/tmp   # in place of each Dirs=: all folders but /dev/shm"
-	switch always := e.release.Before(text.Release{23, 2}); {
+	file := namespace.File(plugin)
+	line := "Dirs=/tmp   # in place of each Dirs=: all folders but /dev/shm"
+	switch {
 	case file == "namespace.yaml":
 		line = `dirs: "/tmp"   # in place of each dirs and dir_confs: all folders but /dev/shm`
 	case file == "":
 		return nil
-	case always:
-		return when(seen, "plugin", plugin, "always", ", always before Slurm 23.02", "in", e.values["SLURM_CONF"], "line",
+	case e.release.Before(text.Release{23, 2}):
+		return hitIf(seen, "plugin", plugin, "always", ", always before Slurm 23.02", "in", e.values["SLURM_CONF"], "line",
 			"JobContainerType=job_container/none   # or a newer Slurm, with Dirs=/tmp in job_container.conf")
 	}
-	so := files(e.Facts) && seen == (e.Namespaces != nil) && namespace.HidesMemory(wrong(e.Namespaces))
-	return when(so, "plugin", plugin, "in", filepath.Join(e.values["dir"], file), "line", line)
+	hides := files(e.Facts) && seen == (e.Namespaces != nil) && namespace.HidesMemory(orEmpty(e.Namespaces))
+	return hitIf(hides, "plugin", plugin, "in", filepath.Join(e.values["dir"], file), "line", line)
 }
 
-// ownLua reports whether job_submit.lua is a script of the site's.
+// ownLua reports whether job_submit.lua is the site's own script.
 func (e *exam) ownLua() bool {
 	return e.JobSubmitLua != nil && !strings.HasPrefix(*e.JobSubmitLua, luaFirst)
 }
 
-// letPass lets the bridge's changes, or its gate, pass the site's own script; where there is none, Slurm's answers say
-// more.
+// letPass returns the file and lines that let the gate, or else the bridge's changes, pass the site's own
+// job_submit.lua. If the site has none, they are a command that shows Slurm's answers.
 func (e *exam) letPass(gate bool) (file, lines string) {
 	if !e.ownLua() {
 		return "", e.expand("journalctl -u slurmbridge -g refused   # each with Slurm's words; plugins here: "+
@@ -550,49 +576,51 @@ func (e *exam) letPass(gate bool) (file, lines string) {
 		"if modify_uid == %d then return slurm.SUCCESS end   -- the bridge's changes pass", uid)
 }
 
-// gateless finds a daemon without a gate. bySite: a script of the site's may refuse the gate, as it refuses jobs
-// without a GPU, say: Slurm names neither accounts nor limits.
+// gateless finds a daemon without a gate. bySite: the site's own job_submit.lua may have refused the gate, since
+// Slurm's error names no account and no limit.
 func (e *exam) gateless(bySite bool) []hit {
 	said := e.daemon.GateErr
 	refused := strings.Contains(said, "create gate")
 	ofAccount := regexp.MustCompile(`(?i)account|QOS|limit`).MatchString(said)
 	file, lines := e.letPass(true)
-	return when(e.daemon.gateless() && bySite == (refused && e.ownLua() && !ofAccount),
+	return hitIf(e.daemon.gateless() && bySite == (refused && e.ownLua() && !ofAccount),
 		"said", strings.TrimSuffix(": "+said, ": "), "file", file, "lines", lines)
 }
 
-// loadsFiles matches a call in Lua that loads another file.
+// loadsFiles matches a Lua call that loads another file.
 var loadsFiles = regexp.MustCompile(`\b(dofile|loadfile|require)\b`)
 
-// held finds a limit on a user's requests that is below what the bridge makes when a group starts; params are
-// slurmctld's parameters without it.
-func (e *exam) held() []hit {
+// lowRateLimit finds a limit on a user's requests that is too low for the start of a group. params are
+// SlurmctldParameters without the limit.
+func (e *exam) lowRateLimit() []hit {
 	params := e.Config["SlurmctldParameters"]
 	enough := func(name string, least int) bool {
 		value, _ := text.Option(params, name)
 		n, err := strconv.Atoi(value)
 		return err == nil && n >= least
 	}
+	tooLow := !enough("rl_bucket_size", 100) || !enough("rl_refill_rate", 20)
 	limit := func(w string) bool { return text.HasOption(w, "rl_bucket_size") || text.HasOption(w, "rl_refill_rate") }
-	return when(text.HasOption(params, "rl_enable") && !(enough("rl_bucket_size", 100) && enough("rl_refill_rate", 20)),
-		"params", without(params, limit))
+	return hitIf(text.HasOption(params, "rl_enable") && tooLow, "params", withoutWords(params, limit))
 }
 
-// refused finds changes that Slurm doesn't take from the bridge.
-func (e *exam) refused() (hits []hit) {
+// refusedChanges finds changes of jobs that Slurm refused.
+func (e *exam) refusedChanges() (hits []hit) {
 	file, lines := e.letPass(false)
 	for i := range e.daemon.Refused {
 		r := &e.daemon.Refused[i]
-		severity, then := Warning, "after two refusals a job is left to Slurm: it waits for no other job, and runs without "+
-			"sharing"
+		severity := Warning
+		then := "after two refusals a job is left to Slurm: it waits for no other job, and runs without sharing"
 		switch {
 		case r.Step == job.StepUngate:
-			severity, then = Error, "after two refusals the gate is opened, for all jobs that wait; if that happens again "+
-				"within an hour, nothing is shared for the next one"
+			severity = Error
+			then = "after two refusals the gate is opened for all waiting jobs; if that happens again within an hour, nothing " +
+				"is shared for the next hour"
 		case r.Step == job.StepExtend:
 			then = "sharing makes jobs slower, and without more time some may end at their time limits"
 		case r.GivenUp == 0:
-			severity, then = Note, "each job's change is tried twice; a single refusal does no harm"
+			severity = Note
+			then = "each job's change is tried twice; a single refusal does no harm"
 		}
 		hits = append(hits, hit{
 			"severity": string(severity), "refused": r.String(), "then": then, "file": file, "lines": lines,
@@ -602,53 +630,58 @@ func (e *exam) refused() (hits []hit) {
 }
 
 // tracked reports whether accounting counts shares.
-func (e *exam) tracked() bool { return e.has("AccountingStorageTRES", "gres/"+e.sharing) }
+func (e *exam) tracked() bool { return e.hasOption("AccountingStorageTRES", "gres/"+e.sharing) }
 
-// gpusAlone are the values of a list of TRES for GPUs, else for each type of them, where it has none for shares and
-// accounting could count these.
+// gpusAlone returns a TRES list's value for GPUs, or its values for types of GPUs. It returns none if the list has a
+// value for shares, or accounting doesn't count shares.
 func (e *exam) gpusAlone(list string) []float64 {
 	var all, typed []float64
 	for w := range strings.SplitSeq(list, ",") {
 		name, _, _ := strings.Cut(strings.TrimSpace(w), "=")
 		kind, _, _ := strings.Cut(strings.ToLower(name), ":")
-		switch n, is := text.TRESValue(w, name); {
+		n, ok := text.TRESValue(w, name)
+		switch {
 		case !e.tracked() || kind == "gres/"+e.sharing:
 			return nil
-		case is && strings.EqualFold(name, "gres/gpu"):
+		case ok && strings.EqualFold(name, "gres/gpu"):
 			all = append(all, n)
-		case is && kind == "gres/gpu":
+		case ok && kind == "gres/gpu":
 			typed = append(typed, n)
 		}
 	}
-	return either(all != nil, all, typed)
+	return choose(all != nil, all, typed)
 }
 
-// gpuLimits finds limits on GPUs that hold no job with shares.
+// gpuLimits finds limits on GPUs that don't apply to jobs with shares.
 func (e *exam) gpuLimits() []hit {
 	var of, lines []string
 	for _, l := range e.Limits {
-		if gpus := e.gpusAlone(l.TRES); gpus != nil {
-			shares := 100 * floats.Sum(gpus)
-			of = append(of, l.Of)
-			lines = append(lines, fmt.Sprintf("sacctmgr modify %s set %s=gres/%s=%g", l.Of, l.Name, e.sharing, shares))
+		gpus := e.gpusAlone(l.TRES)
+		if gpus == nil {
+			continue
 		}
+		shares := 100 * floats.Sum(gpus)
+		of = append(of, l.Of)
+		lines = append(lines, fmt.Sprintf("sacctmgr modify %s set %s=gres/%s=%g", l.Of, l.Name, e.sharing, shares))
 	}
 	const most = 10
 	more := ""
-	if n := len(of) - most; n > 0 {
-		of, lines, more = of[:most], lines[:most], fmt.Sprintf(" and %d more", n)
+	if len(of) > most {
+		more = fmt.Sprintf(" and %d more", len(of)-most)
+		of = of[:most]
+		lines = lines[:most]
 	}
-	return when(of != nil, "of", strings.Join(of, ", ")+more, "lines", strings.Join(lines, "\n"))
+	return hitIf(of != nil, "of", strings.Join(of, ", ")+more, "lines", strings.Join(lines, "\n"))
 }
 
-// gpuBills finds partitions that bill GPUs and no shares. hinder: those in which this keeps jobs from being adopted;
-// otherwise the other partitions.
+// gpuBills finds partitions that bill GPUs but not shares. hinder: those where this keeps jobs from being adopted, else
+// the others.
 func (e *exam) gpuBills(hinder bool) (hits []hit) {
 	for i := range e.Partitions {
 		p := &e.Partitions[i]
 		weight := slices.Max(append(e.gpusAlone(p.Billing), 0))
 		hinders := e.adopts(p.Name) && e.Settings.AdoptCharge == "shares"
-		hits = append(hits, when(weight > 0 && hinders == hinder, "name", p.Name,
+		hits = append(hits, hitIf(weight > 0 && hinders == hinder, "name", p.Name,
 			"weights", fmt.Sprintf("%s,GRES/%s=%g", p.Billing, e.sharing, weight/100))...)
 	}
 	return hits
@@ -661,7 +694,7 @@ func (e *exam) adopts(partition string) bool {
 	})
 }
 
-// adoptsPerGPU finds partitions with defaults by the GPU where rules for unchanged jobs come to nothing.
+// adoptsPerGPU finds partitions whose defaults by GPU keep the site's rules from adopting jobs.
 func (e *exam) adoptsPerGPU() []hit {
 	var names []string
 	everywhere := text.ParsePerGPU(e.Config["JobDefaults"]) != job.PerGPU{}
@@ -670,5 +703,5 @@ func (e *exam) adoptsPerGPU() []hit {
 			names = append(names, p.Name)
 		}
 	}
-	return when(names != nil, "partitions", strings.Join(names, ", "))
+	return hitIf(names != nil, "partitions", strings.Join(names, ", "))
 }

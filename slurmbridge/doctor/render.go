@@ -7,7 +7,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// Text says the findings for people.
+// Text renders the findings for people.
 func Text(findings []Finding) string {
 	var b strings.Builder
 	count := map[Severity]int{}
@@ -40,7 +40,7 @@ func Text(findings []Finding) string {
 		fmt.Fprintf(&b, "%s, %s. slurmbridge can't do its work until the errors are gone.\n",
 			job.Count(count[Error], "error"), job.Count(count[Warning], "warning"))
 	case count[Warning] > 0:
-		fmt.Fprintf(&b, "%s. slurmbridge works, and would work better without.\n", job.Count(count[Warning], "warning"))
+		fmt.Fprintf(&b, "%s. slurmbridge works, but not as well as it could.\n", job.Count(count[Warning], "warning"))
 	default:
 		b.WriteString("Nothing is missing.\n")
 	}
