@@ -17,12 +17,12 @@ const mostComment = 400
 // Texts are what the jobs' AdminComments are to say, by ref. written is what one says already, "" = nothing.
 func Texts(p *job.Plan, in *plan.Input, written func(ref string) string) map[string]string {
 	out := map[string]string{}
-	seats := in.Tracker.Seats()
-	commentSharers(out, p, seats, written)
+	memberships := in.Tracker.Memberships()
+	commentSharers(out, p, memberships, written)
 	for i := range in.Snap.Jobs {
 		j := &in.Snap.Jobs[i]
 		ref := j.Ref
-		own := j.Request.Kind == job.WholeGPU && seats[ref].Group == nil // nothing of the bridge's is on it
+		own := j.Request.Kind == job.WholeGPU && memberships[ref].Group == nil // nothing of the bridge's is on it
 		if why := in.Tracker.Unmanaged[ref]; why != "" && !own {
 			out[ref] = "left to Slurm: " + why
 		}
@@ -33,12 +33,12 @@ func Texts(p *job.Plan, in *plan.Input, written func(ref string) string) map[str
 			out[ref] += "ignored " + strings.Join(t.Ignored, "; ")
 		}
 		if said := written(ref); out[ref] == "" && release.Announced(said) != "" &&
-			(seats[ref].Group != nil || !release.Stamped(j, said)) {
-			out[ref] = nowInstead(j, seats[ref].Group)
+			(memberships[ref].Group != nil || !release.Stamped(j, said)) {
+			out[ref] = nowInstead(j, memberships[ref].Group)
 		}
 	}
 	for ref, text := range out {
-		if s := seats[ref]; s.Group != nil { // it runs perhaps, and may be requeued
+		if s := memberships[ref]; s.Group != nil { // it runs perhaps, and may be requeued
 			text = strings.TrimPrefix(release.Stamp(s.Group, s.Member)+" "+text, " ")
 		}
 		out[ref] = commentText(text)
@@ -60,7 +60,7 @@ func nowInstead(j *job.Job, g *job.Group) string {
 }
 
 // commentSharers says which jobs share which GPU now.
-func commentSharers(out map[string]string, p *job.Plan, seats map[string]tracker.Seat,
+func commentSharers(out map[string]string, p *job.Plan, memberships map[string]tracker.Membership,
 	written func(ref string) string,
 ) {
 	for i := range p.Running.GPUs {
@@ -73,14 +73,14 @@ func commentSharers(out map[string]string, p *job.Plan, seats map[string]tracker
 			}
 			sharers = append(sharers, r.ID)
 			name := r.ID
-			if m := seats[r.ID].Member; m != nil && m.Predicted > 1.005 {
+			if m := memberships[r.ID].Member; m != nil && m.Predicted > 1.005 {
 				name += fmt.Sprintf(" (x%.2f expected)", m.Predicted)
 			}
 			names = append(names, name)
 		}
 		where := fmt.Sprintf("on %s gpu %s", card.Node, card.ID[len(card.Node)+1:])
 		for _, ref := range sharers {
-			m := seats[ref].Member
+			m := memberships[ref].Member
 			switch {
 			case len(sharers) > 1:
 				out[ref] = where + " together: " + strings.Join(names, ", ")

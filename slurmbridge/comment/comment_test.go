@@ -16,7 +16,7 @@ func TestAnAdoptedJobThatIsAlone(t *testing.T) {
 	tr := tracker.New()
 	tr.Add(&job.Group{ID: 1, Members: []job.Member{
 		{Ref: "7", WasGres: "gpu:1", Rule: "partition gpu"}, {Ref: "8", WasGres: "mps:100"},
-	}}, map[string]tracker.Seat{})
+	}}, map[string]tracker.Membership{})
 	in := &plan.Input{Snap: &job.Snapshot{}, Tracker: tr}
 	card := func(id, ref string) rlcore.GPU {
 		return rlcore.GPU{ID: id, Node: "n1", Running: []rlcore.Running{{Job: rlcore.Job{ID: ref}}}}

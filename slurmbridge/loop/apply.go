@@ -84,11 +84,11 @@ type making struct {
 // makeGroups makes the groups of a plan; groups of a node with several GPUs are made together. of finds them by their
 // members.
 func (b *Bridge) makeGroups(ctx context.Context, p *job.Plan, of map[string]*making) {
-	seats := b.tracker.Seats()
+	memberships := b.tracker.Memberships()
 	var sides [][]*making
 	members := 0
 	for _, side := range sidesOf(p, of) {
-		side = slices.DeleteFunc(side, func(m *making) bool { return !b.enter(ctx, m.PlannedGroup, seats) })
+		side = slices.DeleteFunc(side, func(m *making) bool { return !b.enter(ctx, m.PlannedGroup, memberships) })
 		for _, m := range side {
 			members += len(m.Group.Members)
 		}
@@ -123,7 +123,7 @@ const atOnce = 100
 
 // enter writes a group to the journal and adds it to the tracker. It returns false if the group must not be made: the
 // gate might open before.
-func (b *Bridge) enter(ctx context.Context, p *job.PlannedGroup, seats map[string]tracker.Seat) bool {
+func (b *Bridge) enter(ctx context.Context, p *job.PlannedGroup, memberships map[string]tracker.Membership) bool {
 	if !b.Gate.Holds() {
 		b.Log.Warn("group not made: the gate may open meanwhile", "jobs", strings.Join(p.Group.Refs(), ","), "lease_left",
 			b.Gate.Left())
@@ -141,7 +141,7 @@ func (b *Bridge) enter(ctx context.Context, p *job.PlannedGroup, seats map[strin
 		b.note(ctx, nil, &c, b.sendAll(ctx, []job.Change{c})[0])
 		return false
 	}
-	b.tracker.Add(&g, seats)
+	b.tracker.Add(&g, memberships)
 	b.fault("journaled")
 	return true
 }
@@ -283,7 +283,7 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 		}
 	}
 	var back []job.Change
-	for ref, seat := range t.Seats() {
+	for ref, seat := range t.Memberships() {
 		if j := pending[ref]; j != nil && !release.IsBack(seat.Member, j) {
 			back = append(back, release.Restore(seat.Member, j, "", job.CauseUngated.String(), snap.At))
 		} // else it has ended, runs, or has its own request: nothing but the gate holds it
@@ -317,12 +317,12 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 
 // mayBeOrphans lists the pending jobs in no known group that request less than a GPU's shares, or a node.
 func mayBeOrphans(s *job.Snapshot, t *tracker.Tracker) (jobs []*job.Job) {
-	seats := t.Seats()
+	memberships := t.Memberships()
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
 		given := j.Request.Kind == job.Shares && (j.Request.Count < job.Units || j.ReqNodes != "") ||
 			j.Request.Kind == job.WholeGPU && j.ReqNodes != "" && release.Behind(s.Gates, j)
-		if j.State == job.Pending && given && seats[j.Ref].Group == nil && t.Unmanaged[j.Ref] == "" {
+		if j.State == job.Pending && given && memberships[j.Ref].Group == nil && t.Unmanaged[j.Ref] == "" {
 			jobs = append(jobs, j)
 		}
 	}

@@ -27,7 +27,7 @@ func (b *Bridge) extend(ctx context.Context, in *plan.Input) []job.Change {
 	if !b.ExtendLimit || b.acting() != job.Active {
 		return nil
 	}
-	ours, seats := b.grouped(in), b.tracker.Seats()
+	ours, memberships := b.grouped(in), b.tracker.Memberships()
 	var out []job.Change
 	for i := range in.Snap.Jobs {
 		j := &in.Snap.Jobs[i]
@@ -56,7 +56,7 @@ func (b *Bridge) extend(ctx context.Context, in *plan.Input) []job.Change {
 			continue
 		}
 		b.tracker.Lend(j, limit, in.Snap.At)
-		if m := seats[j.Ref].Member; m != nil {
+		if m := memberships[j.Ref].Member; m != nil {
 			m.OwnLimit = c.Own
 		}
 		out = append(out, job.Change{
@@ -111,9 +111,9 @@ func (b *Bridge) readBounds(ctx context.Context, snap *job.Snapshot) *job.Bounds
 
 // grouped returns the GPUs on which jobs of the bridge's groups run.
 func (b *Bridge) grouped(in *plan.Input) map[job.GPUAddr]bool {
-	out, seats := map[job.GPUAddr]bool{}, b.tracker.Seats()
+	out, memberships := map[job.GPUAddr]bool{}, b.tracker.Memberships()
 	for i := range in.Snap.Jobs {
-		if at, ok := onOneGPU(&in.Snap.Jobs[i]); ok && seats[in.Snap.Jobs[i].Ref].Group != nil {
+		if at, ok := onOneGPU(&in.Snap.Jobs[i]); ok && memberships[in.Snap.Jobs[i].Ref].Group != nil {
 			out[at] = true
 		}
 	}

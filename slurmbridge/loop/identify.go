@@ -108,7 +108,7 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	d.models = job.CardNames(in.Models)
 	d.forget(jobs)
 	arrays := map[int64]string{} // the tasks of an array have one script: a task that was looked at
-	seats := in.Tracker.Seats()
+	memberships := in.Tracker.Memberships()
 	next, until := d.lookups(in), d.Now().Add(identifyBudget)
 	var searches []*search
 	var sharers []*job.Job
@@ -118,7 +118,7 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 		in.Terms[j.Ref] = t
 		_, known := d.byRef[j.Ref] // an ungated job stays known
 		if !sharer(j) && in.Rule(j) == nil || !known && j.State == job.Pending && !in.WaitsForBridge(j) &&
-			seats[j.Ref].Group == nil {
+			memberships[j.Ref].Group == nil {
 			continue
 		}
 		sharers = append(sharers, j)

@@ -20,7 +20,7 @@ func (q *queue) ungroupable(j *job.Job) job.Ungated {
 	case j.HetID != 0:
 		return job.UngatedHet
 	case j.Request.Kind == job.WholeGPU:
-		if why := q.unadoptable(j); why != "" {
+		if why := q.view.unadoptable(j); why != "" {
 			return why
 		}
 	case j.Request.Kind != job.Shares || j.Request.Count != job.Units:
@@ -35,9 +35,9 @@ func (q *queue) ungroupable(j *job.Job) job.Ungated {
 		return job.UngatedPrefers
 	case j.Reservation != "":
 		return job.UngatedReservation
-	case q.Snap.TakesNodes(j):
+	case q.in.Snap.TakesNodes(j):
 		return job.UngatedWholeNodes
-	case j.Exclusive != "" && !q.oneUser(j):
+	case j.Exclusive != "" && !q.view.oneUser(j):
 		return job.UngatedExclusive
 	case strings.ContainsAny(j.ReqNodes, ",["):
 		return job.UngatedNodeList
@@ -45,9 +45,9 @@ func (q *queue) ungroupable(j *job.Job) job.Ungated {
 		return job.UngatedAlternatives
 	case !q.managed.Covers(j.Partition):
 		return job.UngatedPartition
-	case !q.fitsNode(j):
+	case !q.view.fitsNode(j):
 		return job.UngatedSize
-	case q.managed.MeetsWholeGPUs(q.Snap, j):
+	case q.managed.MeetsWholeGPUs(q.in.Snap, j):
 		return job.UngatedRelease
 	}
 	return ""
@@ -55,9 +55,9 @@ func (q *queue) ungroupable(j *job.Job) job.Ungated {
 
 // fitsNode reports whether an empty node is large enough for the job. If none is, Slurm may still spread its tasks over
 // several.
-func (p *poll) fitsNode(j *job.Job) bool {
+func (v *clusterView) fitsNode(j *job.Job) bool {
 	partitions := j.Partitions()
-	return slices.ContainsFunc(p.Snap.Nodes, func(n job.Node) bool {
+	return slices.ContainsFunc(v.in.Snap.Nodes, func(n job.Node) bool {
 		return n.CPUs >= j.CPUs && n.MemMiB >= j.HostMemMiB && n.Serves(partitions)
 	})
 }
@@ -67,66 +67,66 @@ func (p *poll) fitsNode(j *job.Job) bool {
 // otherwise it is ungated as it is.
 
 // adopted reports whether a pending job is one of a whole GPU, which shares by a rule of the site only.
-func (p *poll) adopted(ref string) bool {
-	j := p.jobs[ref]
+func (v *clusterView) adopted(ref string) bool {
+	j := v.jobs[ref]
 	return j != nil && j.Request.Kind == job.WholeGPU
 }
 
 // unadoptable returns why a job of a whole GPU that is behind the gate isn't grouped, "" = it may be.
-func (p *poll) unadoptable(j *job.Job) job.Ungated {
-	if p.Rule(j) == nil {
+func (v *clusterView) unadoptable(j *job.Job) job.Ungated {
+	if v.in.Rule(j) == nil {
 		return job.UngatedNoRule
 	}
-	if why := p.neverAdopted(j); why != "" {
+	if why := v.neverAdopted(j); why != "" {
 		return why
 	}
-	switch app, identified := p.Apps[j.Ref]; {
-	case !identified && p.Snap.At.Sub(j.Submit) < p.Adopt.Delay:
+	switch app, identified := v.in.Apps[j.Ref]; {
+	case !identified && v.in.Snap.At.Sub(j.Submit) < v.in.Adopt.Delay:
 		return "" // a later tick sees to it
 	case app.Profile == nil || app.Profile.Runs == 0:
 		return job.UngatedUnknown
-	case !adopt.Leaves(app.Profile, p.largestMiB()):
+	case !adopt.Leaves(app.Profile, v.in.largestMiB()):
 		return job.UngatedFull
-	case p.Bans.Bars(rlcore.Identity{App: app.Key, Owner: j.User}, p.Snap.At):
+	case v.in.Bans.Bars(rlcore.Identity{App: app.Key, Owner: j.User}, v.in.Snap.At):
 		return job.UngatedBroken
 	}
 	return ""
 }
 
 // whyNotAdopted returns why a job of Slurm's queue that a rule matches has its own GPU, "" = no rule matches it.
-func (p *poll) whyNotAdopted(j *job.Job) job.Ungated {
-	if p.match(j) == nil {
+func (v *clusterView) whyNotAdopted(j *job.Job) job.Ungated {
+	if v.in.match(j) == nil {
 		return ""
 	}
-	if why := p.neverAdopted(j); why != "" || p.Rule(j) != nil {
+	if why := v.neverAdopted(j); why != "" || v.in.Rule(j) != nil {
 		return why
 	}
 	return job.UngatedRuleInShadow
 }
 
 // neverAdopted returns why a job that a rule matches is never adopted, "" = it may be.
-func (p *poll) neverAdopted(j *job.Job) job.Ungated {
-	perGPU := func(p2 string) bool { _, has := p.Snap.PerGPU[p2]; return has }
-	unbilled := func(p2 string) bool { return slices.Contains(p.Snap.Unbilled, p2) }
+func (v *clusterView) neverAdopted(j *job.Job) job.Ungated {
+	perGPU := func(p2 string) bool { _, has := v.in.Snap.PerGPU[p2]; return has }
+	unbilled := func(p2 string) bool { return slices.Contains(v.in.Snap.Unbilled, p2) }
 	switch {
 	case perGPU(job.AllPartitions), slices.ContainsFunc(j.Partitions(), perGPU):
 		return job.UngatedPerGPU // Slurm refuses to replace its request
-	case p.Adopt.Charge && slices.ContainsFunc(j.Partitions(), unbilled):
+	case v.in.Adopt.Charge && slices.ContainsFunc(j.Partitions(), unbilled):
 		return job.UngatedUnbilled
 	case !j.Deadline.IsZero():
 		return job.UngatedPromised
-	case p.mayHaveUnshared(j):
+	case v.mayHaveUnshared(j):
 		return job.UngatedUnshared // it could start on that GPU while it waits for co-runners
 	}
 	return ""
 }
 
 // mayHaveUnshared reports whether Slurm might start a job of one whole GPU on one without shares.
-func (p *poll) mayHaveUnshared(j *job.Job) bool {
+func (v *clusterView) mayHaveUnshared(j *job.Job) bool {
 	typ := ownType(j)
-	return once(p.unshared, demand{partition: j.Partition, nodes: j.ReqNodes, typ: typ}, func() bool {
+	return once(v.unshared, demand{partition: j.Partition, nodes: j.ReqNodes, typ: typ}, func() bool {
 		only, partitions := text.ExpandHosts(j.ReqNodes), j.Partitions()
-		return slices.ContainsFunc(p.Snap.Nodes, func(n job.Node) bool {
+		return slices.ContainsFunc(v.in.Snap.Nodes, func(n job.Node) bool {
 			if !n.Up || !n.Serves(partitions) || j.ReqNodes != "" && !only[n.Name] {
 				return false
 			}

@@ -141,8 +141,8 @@ func BenchmarkBusyBesideIdle(b *testing.B) {
 	}
 }
 
-// BenchmarkKept is one plan for 500 nodes of eight GPUs with 5,000 waiting jobs. Slurm keeps 60 half idle nodes for jobs
-// of two nodes; or each node is one user's at a time.
+// BenchmarkKept is one plan for 500 nodes of eight GPUs with 5,000 waiting jobs. Slurm keeps 60 half idle nodes for
+// jobs of two nodes; or each node is one user's at a time.
 func BenchmarkKept(b *testing.B) {
 	for _, large := range []int{20, 0} {
 		b.Run(fmt.Sprintf("large=%d", large), func(b *testing.B) {

@@ -137,29 +137,29 @@ func TestExplanationsTakeNothingFromDecisions(t *testing.T) {
 
 	p := shortest(slowing(.05))
 	q := count(in)
-	q.schedulePlain()
-	s := newStatement(q.poll, q.waiting, p.Decider.Guard)
-	s.guard.Begin(&s.now)
+	q.scheduleAlone()
+	s := newDraft(q.view, q.waiting, p.Decider.Guard)
+	s.guard.Begin(&s.state)
 	share := func(shares int, number int64) {
 		for i := range s.members(number) {
 			s.members(number)[i].Shares = shares
 		}
 	}
 	plainly := map[int]int{}
-	for g := range s.now.GPUs {
+	for g := range s.state.GPUs {
 		number := int64(0)
 		for {
-			dec := p.Decider.Choose(rlcore.NewWindow(nil, &s.now, g, p.Decider.Window()))
+			dec := p.Decider.Choose(rlcore.NewWindow(nil, &s.state, g, p.Decider.Window()))
 			if dec.Combo == 0 {
 				break
 			}
 			number = s.take(g, job.StartNow, number, dec.Jobs())
 			share(1, number)
-			s.refresh(s.now.GPUs[g].Node, number)
+			s.refresh(s.state.GPUs[g].Node, number)
 		}
 		plainly[len(s.members(number))]++
 		share(33, number)
-		s.refresh(s.now.GPUs[g].Node, 0)
+		s.refresh(s.state.GPUs[g].Node, 0)
 	}
 	must.Equal(t, explained, plainly, "groups by size")
 }

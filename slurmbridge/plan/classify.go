@@ -67,23 +67,23 @@ func (q *queue) factsOf(j *job.Job) (f facts, why job.Ungated) {
 			f |= fact
 		}
 	}
-	seat := q.seats[j.Ref]
-	note(touched, q.Touched[j.Ref])
-	note(unmanaged, q.Tracker.Unmanaged[j.Ref] != "")
-	note(behind, release.Behind(q.Snap.Gates, j))
+	membership := q.view.membership[j.Ref]
+	note(touched, q.in.Touched[j.Ref])
+	note(unmanaged, q.in.Tracker.Unmanaged[j.Ref] != "")
+	note(behind, release.Behind(q.in.Snap.Gates, j))
 	note(unconverted, j.Request.Kind == job.SharedGPU)
-	note(itsTurn, q.keepsTurn(j.Ref) && seat.Member.State != job.MemberRestoring)
-	note(grouped, seat.Group != nil)
+	note(itsTurn, q.view.waitsForTurn(j.Ref) && membership.Member.State != job.MemberRestoring)
+	note(grouped, membership.Group != nil)
 	known := f&(touched|unmanaged|unconverted|itsTurn|grouped) > 0
-	inShadow := q.Shadow && j.Request.Kind == job.WholeGPU
-	if known || !q.WaitsForBridge(j) || inShadow && q.unadoptable(j) != "" {
+	inShadow := q.in.Shadow && j.Request.Kind == job.WholeGPU
+	if known || !q.in.WaitsForBridge(j) || inShadow && q.view.unadoptable(j) != "" {
 		return f, ""
 	}
 	f |= gated
 	if why = q.ungroupable(j); why != "" {
 		return f | ungroupable, why
 	}
-	_, identified := q.Apps[j.Ref]
-	note(ready, identified && q.WaitsBesides(j) == "")
+	_, identified := q.in.Apps[j.Ref]
+	note(ready, identified && q.in.WaitsBesides(j) == "")
 	return f, ""
 }

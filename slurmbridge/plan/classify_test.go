@@ -162,7 +162,7 @@ func TestWhyAJobIsNotAdopted(t *testing.T) {
 	} {
 		in := adopting()
 		c.set(in)
-		must.Equal(t, newPoll(in).unadoptable(&in.Snap.Jobs[0]), c.want, name)
+		must.Equal(t, newView(in).unadoptable(&in.Snap.Jobs[0]), c.want, name)
 	}
 }
 

@@ -43,7 +43,7 @@ type guest struct {
 
 // meets reports whether the guard allows all meetings that the fresh placements make possible: with each other, with
 // the others and with the running jobs of one of the GPUs. spent: there are too many sets to check.
-func (p *poll) meets(guard *rlcore.Guard, checks *int, gpus []int, fresh, others []placement) (ok, spent bool) {
+func (v *clusterView) meets(guard *rlcore.Guard, checks *int, gpus []int, fresh, others []placement) (ok, spent bool) {
 	app := func(x *guest) string { return cmp.Or(x.Profile, &rlcore.Profile{}).App } // "" = not known
 	var all []guest
 	for i, list := range [][]placement{fresh, others} {
@@ -60,19 +60,19 @@ func (p *poll) meets(guard *rlcore.Guard, checks *int, gpus []int, fresh, others
 	}
 	seen := map[rlcore.GPUSpec]bool{}
 	for _, g := range gpus {
-		m := meeting{guard: guard, spec: &p.State.GPUs[g].Spec, nowS: p.State.NowS, checks: checks, guests: all}
-		m.meant = func(x *placement) bool { return p.State.GPUs[x.gpu].Spec == *m.spec }
+		m := meeting{guard: guard, spec: &v.state.GPUs[g].Spec, nowS: v.state.NowS, checks: checks, guests: all}
+		m.meant = func(x *placement) bool { return v.state.GPUs[x.gpu].Spec == *m.spec }
 		if !seen[*m.spec] {
 			if ok, _ = m.grow(0, job.Units, false); !ok {
 				return false, *checks < 0
 			}
 		}
 		seen[*m.spec] = true
-		if len(p.present[g]) == 0 || p.present[g][0].Whole {
+		if len(v.present[g]) == 0 || v.present[g][0].Whole {
 			continue
 		}
-		m.guests, m.there = nil, len(p.present[g])
-		for _, x := range p.present[g] {
+		m.guests, m.there = nil, len(v.present[g])
+		for _, x := range v.present[g] {
 			m.guests = append(m.guests, guest{placement{Running: x}, x.Alike(), false})
 		}
 		m.guests = append(m.guests, all...)

@@ -23,7 +23,7 @@ func (s slow) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, _ []*rlcore.Pr
 // way.
 func mayMeet(guard *rlcore.Guard, fresh, others []placement) bool {
 	checks := mostChecks
-	p := newPoll(withCards(snapshot()))
+	p := newView(withCards(snapshot()))
 	ok, _ := p.meets(guard, &checks, p.nodes["n1"], fresh, others)
 	return ok
 }

@@ -19,13 +19,13 @@ const (
 )
 
 // explain records what a decision considered of each job in its window.
-func (r *pass) explain(dec *rlcore.Decision) {
+func (r *planRun) explain(dec *rlcore.Decision) {
 	if i, why := dec.KeptOut(); why != rlcore.Allowed {
 		if e := r.explanation(dec.Window.Job(i)); !slices.Contains(e.KeptOut, why) {
 			e.KeptOut = append(e.KeptOut, why)
 		}
 	}
-	r.ends = r.guard.Expect(r.ends, &dec.Window, dec.Combo)
+	r.ends = r.draft.guard.Expect(r.ends, &dec.Window, dec.Combo)
 	for i := range dec.Window.Jobs {
 		e := r.explanation(dec.Window.Job(i))
 		if len(dec.Window.Jobs)+len(dec.Window.Card().Running) > 1 {
@@ -37,12 +37,12 @@ func (r *pass) explain(dec *rlcore.Decision) {
 		} else if p != nil {
 			e.Preallocates = p.Preallocating(dec.Window.Card().Spec.MemMiB)
 		}
-		if t := r.guard.FreeInS(dec.Window.GPU); e.FreeInS < 0 && t < math.MaxFloat64 || t < e.FreeInS {
+		if t := r.draft.guard.FreeInS(dec.Window.GPU); e.FreeInS < 0 && t < math.MaxFloat64 || t < e.FreeInS {
 			e.FreeInS = t
 		}
 		r.considered(e, dec, i)
 		r.refused(e, dec, i)
-		switch ref := r.gpus[dec.Window.GPU]; {
+		switch ref := r.view.gpus[dec.Window.GPU]; {
 		case dec.Combo.Has(i):
 			e.Status = startsNow(ref)
 		case !slices.ContainsFunc(e.Considered, func(c job.Considered) bool { return c.Taken }):
@@ -52,15 +52,15 @@ func (r *pass) explain(dec *rlcore.Decision) {
 }
 
 // explanation returns the plan's explanation of a job, a new one if there is none.
-func (r *pass) explanation(j *rlcore.Job) *job.Explanation {
+func (r *planRun) explanation(j *rlcore.Job) *job.Explanation {
 	e := r.plan.Explanations[j.ID]
 	if e == nil {
 		e = &job.Explanation{
-			At: r.Snap.At, Ref: j.ID, App: r.Apps[j.ID].Key, Known: j.Profile != nil,
-			LatestDelayS: max(0, r.guard.DelayLimitS()-j.DelayedS), FreeInS: -1,
-			PlainEnd: tracker.Time(j.PlainEndS), Ignored: r.Terms[j.ID].Ignored,
+			At: r.in.Snap.At, Ref: j.ID, App: r.in.Apps[j.ID].Key, Known: j.Profile != nil,
+			LatestDelayS: max(0, r.draft.guard.DelayLimitS()-j.DelayedS), FreeInS: -1,
+			PlainEnd: tracker.Time(j.PlainEndS), Ignored: r.in.Terms[j.ID].Ignored,
 		}
-		if why := r.noModel[j.ID]; why != "" {
+		if why := r.queue.noModel[j.ID]; why != "" {
 			e.Ignored = append(slices.Clip(e.Ignored), why)
 		}
 		r.plan.Explanations[j.ID] = e
@@ -69,8 +69,8 @@ func (r *pass) explanation(j *rlcore.Job) *job.Explanation {
 }
 
 // considered records the best combinations with job i of the window.
-func (r *pass) considered(e *job.Explanation, dec *rlcore.Decision, i int) {
-	w, ref := &dec.Window, r.gpus[dec.Window.GPU]
+func (r *planRun) considered(e *job.Explanation, dec *rlcore.Decision, i int) {
+	w, ref := &dec.Window, r.view.gpus[dec.Window.GPU]
 	best := make([]int, 0, len(dec.Combos))
 	for k, c := range dec.Combos {
 		if c.Has(i) && !math.IsInf(dec.Scores[k], 0) { // −Inf: never
@@ -90,7 +90,7 @@ func (r *pass) considered(e *job.Explanation, dec *rlcore.Decision, i int) {
 				members = append(members, w.Job(m).Profile)
 			}
 		}
-		if predicted := predict(r.guard.Predictor, &w.Card().Spec, members); predicted != nil {
+		if predicted := predict(r.draft.guard.Predictor, &w.Card().Spec, members); predicted != nil {
 			for _, p := range predicted[len(w.Card().Running):] {
 				c.Slowdown = append(c.Slowdown, p.Slowdown)
 			}
@@ -100,8 +100,8 @@ func (r *pass) considered(e *job.Explanation, dec *rlcore.Decision, i int) {
 }
 
 // refused records why the decision refused job i of the window alone, or else in pairs.
-func (r *pass) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
-	w, ref := &dec.Window, r.gpus[dec.Window.GPU]
+func (r *planRun) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
+	w, ref := &dec.Window, r.view.gpus[dec.Window.GPU]
 	note := func(combo rlcore.Combo, with ...string) {
 		if why := dec.Refused[combo]; why != rlcore.Allowed && len(e.Refused) < mostRefused {
 			e.Refused = append(e.Refused, job.Refusal{With: with, Node: ref.node.Name, GPU: ref.index, Reason: why})
@@ -120,4 +120,16 @@ func (r *pass) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
 
 func startsNow(on gpuRef) string {
 	return fmt.Sprintf("starts now on %s gpu %d", on.node.Name, on.index)
+}
+
+// predict predicts the slowdowns of all members of a GPU; nil where a profile is unknown.
+func predict(p rlcore.Predictor, spec *rlcore.GPUSpec, members []*rlcore.Profile) []rlcore.Prediction {
+	if p == nil || slices.Contains(members, nil) {
+		return nil
+	}
+	out := make([]rlcore.Prediction, len(members))
+	if out[0].Slowdown = 1; len(members) > 1 {
+		p.Predict(out, spec, members)
+	}
+	return out
 }

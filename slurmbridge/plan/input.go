@@ -6,6 +6,8 @@
 package plan
 
 import (
+	"time"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -145,4 +147,13 @@ func (in *Input) match(j *job.Job) *adopt.Rule {
 		return nil
 	}
 	return r
+}
+
+// handwrittenFor is how long groups leave no room after the last job with shares written by hand: such a job starts
+// next to any other, unchecked.
+const handwrittenFor = 7 * 24 * time.Hour
+
+// handwritten reports whether jobs with shares written by hand have been seen lately.
+func (in *Input) handwritten() bool {
+	return in.Tracker.HandwrittenSeen && in.Snap.At.Sub(in.Tracker.Handwritten) <= handwrittenFor
 }

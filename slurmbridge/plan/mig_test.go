@@ -120,7 +120,7 @@ func TestPromisesAreOfTheModelsThatAJobMayHave(t *testing.T) {
 	in.Apps["1"].Cards[other] = runs(200, 0)
 	q := count(in)
 	must.Equal(t, q.waiting[0].Profile.DurationS, 100.)
-	of := q.reachOf(func(g int) bool { return q.gpus[g].typ != "h100" })
+	of := q.view.reachOf(func(g int) bool { return q.view.gpus[g].typ != "h100" })
 	of.know(&q.waiting[0], in.Apps["1"])
 	must.Equal(t, q.waiting[0].Profile.DurationS, 200.)
 }
@@ -172,6 +172,6 @@ func TestSeatsOfEachType(t *testing.T) {
 	for ref := range in.Apps {
 		uses(in, ref, 5_000, 100, 100)
 	}
-	landing(t, planner().Plan(in), firstFit, 6, map[shelf][]int{{"n1", "h100"}: {100}, {"n1", "2g.20gb"}: {100, 100}},
-		map[shelf]int{{"n1", "2g.20gb"}: 1})
+	landing(t, planner().Plan(in), firstFit, 6, map[gpuPool][]int{{"n1", "h100"}: {100}, {"n1", "2g.20gb"}: {100, 100}},
+		map[gpuPool]int{{"n1", "2g.20gb"}: 1})
 }

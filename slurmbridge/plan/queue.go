@@ -17,12 +17,13 @@ import (
 
 // queue is what was counted of a poll: the jobs that wait for GPUs, in Slurm's order, and what becomes of the others.
 type queue struct {
-	*poll
+	in         *Input
+	view       *clusterView
 	managed    *job.PartitionFilter
 	divideHost bool // see Planner
 
 	waiting []rlcore.Job
-	kept    map[string]kept // by node; see keptNodes
+	claims  map[string]nodeClaim // by node; see nodeClaims
 	budget  *limit.Budget
 	quota   *limit.GPUs // of adopted jobs
 	// limited says, by ref, which of Slurm's limits keeps a job out of the queue, and closedTo why a node is closed to a
@@ -38,30 +39,30 @@ type queue struct {
 	watched           int                    // how many foreign jobs are watched
 }
 
-func newQueue(p *poll, managed *job.PartitionFilter, divideHost bool) *queue {
+func newQueue(p *clusterView, managed *job.PartitionFilter, divideHost bool) *queue {
 	q := &queue{
-		poll: p, managed: managed, divideHost: divideHost,
+		in: p.in, view: p, managed: managed, divideHost: divideHost,
 		limited: map[string]string{}, closedTo: map[string]string{}, unstarted: map[string]bool{},
 		noModel: map[string]string{}, tasks: map[int64]int{},
 		reasons: map[string]job.Ungated{}, notAdopted: map[string]job.Ungated{},
-		budget: p.Tracker.Limits.Budget(p.Snap.At),
+		budget: p.in.Tracker.Limits.Budget(p.in.Snap.At),
 	}
 	for ref := range p.starting {
 		q.budget.Starts(p.jobs[ref])
 	}
-	for i := range p.Snap.Jobs {
-		if j := &p.Snap.Jobs[i]; j.State == job.Running || j.State == job.Suspended || p.starting[j.Ref] {
+	for i := range p.in.Snap.Jobs {
+		if j := &p.in.Snap.Jobs[i]; j.State == job.Running || j.State == job.Suspended || p.starting[j.Ref] {
 			q.tasks[j.ArrayID]++
 		}
 	}
 	shares := func(j *job.Job) bool {
-		return release.Adopted(p.seats[j.Ref].Member) && j.Request.Kind == job.Shares
+		return release.Adopted(p.membership[j.Ref].Member) && j.Request.Kind == job.Shares
 	}
-	q.quota = limit.CountGPUs(p.Snap, shares, p.WaitsForBridge)
+	q.quota = limit.CountGPUs(p.in.Snap, shares, p.in.WaitsForBridge)
 	for _, j := range p.pending {
 		q.add(j)
 	}
-	q.keepOff()
+	q.avoidClaimed()
 	return q
 }
 
@@ -78,7 +79,7 @@ func (q *queue) add(j *job.Job) {
 	case toSlurm:
 		more := ""
 		if f&unmanaged > 0 {
-			why, more = job.UngatedLeft, ": "+q.Tracker.Unmanaged[j.Ref]
+			why, more = job.UngatedLeft, ": "+q.in.Tracker.Unmanaged[j.Ref]
 		}
 		q.ungate(j, why, more)
 		q.addForeign(j) // Slurm starts it before the groups of this plan
@@ -89,10 +90,10 @@ func (q *queue) add(j *job.Job) {
 
 // addSharer adds a job that may share, unless one of Slurm's limits keeps it waiting.
 func (q *queue) addSharer(j *job.Job) {
-	rj := q.convert(j)
+	rj := q.view.convert(j)
 	if q.divideHost && j.Note.Defaults.Has(j) {
 		if rj.HostMemDivides = j.Note.Defaults.MemMiB > 0; j.Note.Defaults.CPUs > 0 {
-			rj.CPUGrain = q.grain
+			rj.CPUGrain = q.view.grain
 		}
 	}
 	if j.Request.Kind == job.WholeGPU {
@@ -109,7 +110,7 @@ func (q *queue) addSharer(j *job.Job) {
 	}
 	if q.limited[j.Ref] == "" {
 		if by := q.budget.Pass(j); by != nil {
-			q.limited[j.Ref] = by.Text(q.Snap.At)
+			q.limited[j.Ref] = by.Text(q.in.Snap.At)
 		}
 	}
 	if q.limited[j.Ref] != "" {
@@ -118,21 +119,21 @@ func (q *queue) addSharer(j *job.Job) {
 	}
 	delete(q.limited, j.Ref)
 	q.tasks[j.ArrayID]++
-	app, closed := q.Apps[j.Ref], q.closedFor(j)
-	q.fitting(q.reach(j, closed, q.wanted(j)), app).know(&rj, app)
+	app, closed := q.in.Apps[j.Ref], q.closedFor(j)
+	q.view.fitting(q.view.reach(j, closed, q.wanted(j)), app).know(&rj, app)
 	q.waiting = append(q.waiting, rj)
 }
 
 // wanted returns the type of GPU that a job asks for, or its owner names (share:model=TYPE), "" = any. A type that no
 // node has on which the job may run, in service or not, is as none.
 func (q *queue) wanted(j *job.Job) string {
-	own, model := ownType(j), q.Terms[j.Ref].Model
+	own, model := ownType(j), q.in.Terms[j.Ref].Model
 	if own != "" || model == "" {
 		return own
 	}
 	may := mayRun(j)
-	for i := range q.Snap.Nodes {
-		n := &q.Snap.Nodes[i]
+	for i := range q.in.Snap.Nodes {
+		n := &q.in.Snap.Nodes[i]
 		for g := range n.GPUs {
 			if c := n.Card(g); may(n) && c.Type == model && c.Units >= job.Units && (n.Typed() || hasOnly(n, model)) {
 				return model
@@ -143,22 +144,14 @@ func (q *queue) wanted(j *job.Job) string {
 	return ""
 }
 
-// ownType returns the type of GPU that a job asks for, of all shares or adopted, "" = any.
-func ownType(j *job.Job) string {
-	if j.Request.Kind == job.Shares || j.Request.PerNode {
-		return j.Request.Type
-	}
-	return ""
-}
-
 // closedFor lists the nodes that a limit or another user's jobs close to a job for now, separated by commas. Where
 // other nodes are idle, they are tried before the nodes that have refused jobs like it.
 func (q *queue) closedFor(j *job.Job) string {
 	closed, by := q.budget.Closed(j)
 	if by != nil {
-		q.closedTo[j.Ref] = by.Text(q.Snap.At)
+		q.closedTo[j.Ref] = by.Text(q.in.Snap.At)
 	}
-	if others := q.othersHave(j); others != nil {
+	if others := q.view.othersHave(j); others != nil {
 		closed = append(slices.Clip(closed), others...)
 		q.closedTo[j.Ref] = cmp.Or(q.closedTo[j.Ref],
 			"other users' jobs are on "+strings.Join(others, ", ")+", and a node is one user's at a time (ExclusiveUser)")
@@ -172,9 +165,9 @@ func (q *queue) closedFor(j *job.Job) string {
 // hasIdle reports whether a GPU is idle on a node where a job may run, of other nodes than those without.
 func (q *queue) hasIdle(j *job.Job, without []string) bool {
 	may := mayRun(j)
-	for g := range q.State.GPUs {
-		node := q.gpus[g].node
-		if len(q.State.GPUs[g].Running) == 0 && !slices.Contains(without, node.Name) && may(node) {
+	for g := range q.view.state.GPUs {
+		node := q.view.gpus[g].node
+		if len(q.view.state.GPUs[g].Running) == 0 && !slices.Contains(without, node.Name) && may(node) {
 			return true
 		}
 	}
@@ -192,27 +185,27 @@ const mostWatched = 32
 // before a group of this plan. The queue leaves out jobs that Slurm keeps for other reasons, and requests for a part of
 // a GPU's shares, which start on any GPU with enough.
 func (q *queue) addForeign(j *job.Job) {
-	part := j.Request.Kind == job.Shares && j.Request.Count < job.Units && !q.keepsTurn(j.Ref)
+	part := j.Request.Kind == job.Shares && j.Request.Count < job.Units && !q.view.waitsForTurn(j.Ref)
 	waits := len(j.Dependency.List) > 0 || !waitsForNodes(j.Reason)
 	if q.reasons[j.Ref] != "" && len(j.Dependency.List) > 0 {
-		waits = !q.waitsOnly(j)
+		waits = !q.in.waitsOnly(j)
 	}
-	if j.Request.Kind == job.NoGPU || part || waits || q.notYet(j) != "" {
+	if j.Request.Kind == job.NoGPU || part || waits || q.in.notYet(j) != "" {
 		return
 	}
-	rj, of := q.convert(j), q.ofType(j)
-	of.know(&rj, q.Apps[j.Ref])
+	rj, of := q.view.convert(j), q.view.ofType(j)
+	of.know(&rj, q.in.Apps[j.Ref])
 	rj.Foreign, rj.Nodes, rj.PerNode = true, max(1, j.NumNodes), 1
 	switch {
-	case q.Snap.TakesNodes(j):
+	case q.in.Snap.TakesNodes(j):
 		rj.PerNode = of.most
 	case j.Request.Kind == job.WholeGPU:
 		rj.PerNode = min(max(1, j.Request.Count), of.most)
 	}
-	if why := q.whyNotAdopted(j); why != "" {
+	if why := q.view.whyNotAdopted(j); why != "" {
 		q.notAdopted[j.Ref] = why
 	}
-	w := q.Tracker.Waits[j.Ref]
+	w := q.in.Tracker.Waits[j.Ref]
 	ignored := w != nil && w.UnstartedS >= ignoredAfterS
 	if !ignored { // an ignored job isn't watched any more
 		q.watched++
@@ -237,10 +230,10 @@ func waitsForNodes(reason string) bool {
 // couldStart reports whether enough GPUs are idle for a foreign job.
 func (q *queue) couldStart(j *rlcore.Job) bool {
 	nodes := 0
-	for _, gpus := range q.nodes {
+	for _, gpus := range q.view.nodes {
 		idle := 0
 		for _, g := range gpus {
-			if len(q.State.GPUs[g].Running) == 0 && j.MayUse(g) {
+			if len(q.view.state.GPUs[g].Running) == 0 && j.MayUse(g) {
 				idle++
 			}
 		}
@@ -257,11 +250,11 @@ func (q *queue) ungate(j *job.Job, why job.Ungated, more string) {
 		return
 	}
 	q.reasons[j.Ref] = why
-	if q.Shadow {
+	if q.in.Shadow {
 		return
 	}
-	c := release.Ungate(j, q.Snap.Gates, why.String()+more, q.Snap.At)
-	if why == job.UngatedWholeNodes && j.Request.Kind == job.Shares && text.RewritesTypes(q.Snap.Release) {
+	c := release.Ungate(j, q.in.Snap.Gates, why.String()+more, q.in.Snap.At)
+	if why == job.UngatedWholeNodes && j.Request.Kind == job.Shares && text.RewritesTypes(q.in.Snap.Release) {
 		c.Update.Gres = &aGPU // shares of a node with several GPUs never start as a job of whole nodes
 	}
 	q.ungated = append(q.ungated, c)
@@ -272,13 +265,13 @@ var aGPU = "gpu:1"
 
 // putBehindGate gates a job with a request that is still gpu:shared. Without a gate the job gets a GPU of its own.
 func (q *queue) putBehindGate(j *job.Job) {
-	if q.Shadow || j.Dependency.Or || j.HetID != 0 || !q.managed.Covers(j.Partition) {
+	if q.in.Shadow || j.Dependency.Or || j.HetID != 0 || !q.managed.Covers(j.Partition) {
 		return
 	}
-	for i := range q.Snap.Nodes {
-		if sharing := q.Snap.Nodes[i].Sharing; sharing != "" {
-			c := release.Gate(j, q.Gate, sharing)
-			if q.Snap.TakesNodes(j) {
+	for i := range q.in.Snap.Nodes {
+		if sharing := q.in.Snap.Nodes[i].Sharing; sharing != "" {
+			c := release.Gate(j, q.in.Gate, sharing)
+			if q.in.Snap.TakesNodes(j) {
 				c = release.Gate(j, "", sharing)
 				c.Update.Gres = &aGPU
 			}
@@ -288,27 +281,27 @@ func (q *queue) putBehindGate(j *job.Job) {
 	}
 }
 
-// schedulePlain updates plain Slurm's schedule with the poll, notes in the jobs what it promises, and returns it. A job
+// scheduleAlone updates plain Slurm's schedule with the poll, notes in the jobs what it promises, and returns it. A job
 // that Slurm keeps waiting for another reason than a GPU (held, at a limit, before its begin time) enters the schedule
 // once that is over.
-func (q *queue) schedulePlain() *schedule.Plain {
-	p, now := q.Tracker.Plain.Clone(), q.State.NowS
+func (q *queue) scheduleAlone() *schedule.Plain {
+	p, now := q.in.Tracker.Plain.Clone(), q.view.state.NowS
 	p.SetClock(now)
-	names, here, on := make([]string, len(q.State.GPUs)), map[string]bool{}, map[string][]int{}
+	names, here, on := make([]string, len(q.view.state.GPUs)), map[string]bool{}, map[string][]int{}
 	running := func(f func(g int, x *rlcore.Running)) {
-		for g := range q.State.GPUs {
-			for i := range q.State.GPUs[g].Running {
-				f(g, &q.State.GPUs[g].Running[i])
+		for g := range q.view.state.GPUs {
+			for i := range q.view.state.GPUs[g].Running {
+				f(g, &q.view.state.GPUs[g].Running[i])
 			}
 		}
 	}
-	for g := range q.State.GPUs {
-		names[g] = q.State.GPUs[g].ID
+	for g := range q.view.state.GPUs {
+		names[g] = q.view.state.GPUs[g].ID
 	}
 	p.SetGPUs(names, now)
 	running(func(g int, x *rlcore.Running) { on[x.ID] = append(on[x.ID], g) })
 	running(func(_ int, x *rlcore.Running) {
-		if !here[x.ID] && !q.starting[x.ID] {
+		if !here[x.ID] && !q.view.starting[x.ID] {
 			p.Runs(x.Plainly(), on[x.ID], now-x.ElapsedS, now)
 		}
 		here[x.ID] = true
@@ -323,7 +316,7 @@ func (q *queue) schedulePlain() *schedule.Plain {
 		here[j.ID], waits = true, append(waits, j.Plainly())
 	}
 	p.Each(func(id string) {
-		if j := q.jobs[id]; !here[id] && (j == nil || j.State == job.Pending && !q.keepsPlace(p, id)) {
+		if j := q.view.jobs[id]; !here[id] && (j == nil || j.State == job.Pending && !q.retainsPlace(p, id)) {
 			gone = append(gone, id)
 		}
 	})
@@ -334,37 +327,71 @@ func (q *queue) schedulePlain() *schedule.Plain {
 		j := &q.waiting[i]
 		promised(j)
 		j.PlainSlot = p.Slot(j.ID)
-		q.State.Several = q.State.Several || j.WholeGPUs() > 1
+		q.view.state.Several = q.view.state.Several || j.WholeGPUs() > 1
 	}
 	for _, gpus := range on {
-		q.State.Several = q.State.Several || len(gpus) > 1
+		q.view.state.Several = q.view.state.Several || len(gpus) > 1
 	}
-	q.State.Sets = q.partitions()
+	q.view.state.Sets = q.partitions()
 	running(func(_ int, x *rlcore.Running) { promised(&x.Job) })
-	q.State.PlainFreeS = p.FreeS(nil, now)
+	q.view.state.PlainFreeS = p.FreeS(nil, now)
 	return p
 }
 
 // partitions are the sets of GPUs of the partitions.
 func (q *queue) partitions() (out []*rlcore.GPUSet) {
 	names := map[string]bool{}
-	for i := range q.Snap.Nodes {
-		for _, name := range q.Snap.Nodes[i].Partitions {
+	for i := range q.in.Snap.Nodes {
+		for _, name := range q.in.Snap.Nodes[i].Partitions {
 			names[name] = true
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		set := q.reach(&job.Job{Partition: name}, "", "").gpus
-		if set.Len(len(q.gpus)) > 0 && set != nil && !slices.Contains(out, set) {
+		set := q.view.reach(&job.Job{Partition: name}, "", "").gpus
+		if set.Len(len(q.view.gpus)) > 0 && set != nil && !slices.Contains(out, set) {
 			out = append(out, set)
 		}
 	}
 	return out
 }
 
-// keepsPlace reports whether a job that is not in the queue now keeps its place in the plain schedule: it is being
+// retainsPlace reports whether a job that is not in the queue now keeps its place in the plain schedule: it is being
 // restored, say, because another job took its GPU.
-func (q *queue) keepsPlace(p *schedule.Plain, ref string) bool {
-	held := q.jobs[ref].Priority == 0
-	return (q.Touched[ref] || q.seats[ref].Group != nil) && !held && !p.Requeued(ref)
+func (q *queue) retainsPlace(p *schedule.Plain, ref string) bool {
+	held := q.view.jobs[ref].Priority == 0
+	return (q.in.Touched[ref] || q.view.membership[ref].Group != nil) && !held && !p.Requeued(ref)
+}
+
+// avoidClaimed takes the nodes that Slurm keeps for others from the jobs that it would start elsewhere now: plain Slurm
+// does that, too.
+func (q *queue) avoidClaimed() {
+	q.claims = q.nodeClaims()
+	claims := map[string]bool{} // by ref: Slurm keeps nodes for it
+	for _, c := range q.claims {
+		claims[c.by.Ref] = true
+	}
+	// What is true of all jobs of these GPUs and this limit that come after so many of the jobs that nodes are kept for.
+	type alike struct {
+		gpus   *rlcore.GPUSet
+		limitS float64
+		after  int
+	}
+	avoids := map[alike]string{}
+	after := 0
+	for i := range q.waiting {
+		j := &q.waiting[i]
+		if claims[j.ID] {
+			after++
+		}
+		if j.Foreign {
+			continue
+		}
+		nodes := once(avoids, alike{j.GPUs, j.LimitS, after}, func() string { return q.avoids(j) })
+		if nodes == "" {
+			continue
+		}
+		own := q.view.jobs[j.ID]
+		app := q.in.Apps[j.ID]
+		q.view.fitting(q.view.reach(own, nodes+","+q.closedFor(own), q.wanted(own)), app).know(j, app)
+	}
 }

@@ -50,7 +50,7 @@ func (in *Input) come(jobs ...job.Job) {
 }
 
 // count is the queue of an input.
-func count(in *Input) *queue { return newQueue(newPoll(in), &job.PartitionFilter{}, false) }
+func count(in *Input) *queue { return newQueue(newView(in), &job.PartitionFilter{}, false) }
 
 func sharer(ref string) job.Job {
 	return job.Job{
@@ -102,9 +102,10 @@ func TestWhatDividesGPUs(t *testing.T) {
 	in := snapshot(sharer("1"))
 	in.Snap.Nodes[0].Partitions = append(in.Snap.Nodes[0].Partitions, "large")
 	q := count(in)
-	q.schedulePlain()
-	if got := q.State.Sets; len(got) != 1 || !got[0].Has(0) || got[0].Has(len(q.gpus)-1) || q.State.Several {
-		t.Errorf("sets %v, several: %v", got, q.State.Several)
+	q.scheduleAlone()
+	got := q.view.state.Sets
+	if len(got) != 1 || !got[0].Has(0) || got[0].Has(len(q.view.gpus)-1) || q.view.state.Several {
+		t.Errorf("sets %v, several: %v", got, q.view.state.Several)
 	}
 	if slot := q.waiting[0].PlainSlot; slot == nil || len(slot.On) != 1 {
 		t.Errorf("the job is at %+v", slot)
@@ -114,7 +115,7 @@ func TestWhatDividesGPUs(t *testing.T) {
 	runs.State, runs.Nodes, runs.GPUs = job.Running, "n1", []int{0, 1}
 	for _, j := range []job.Job{large, runs} {
 		q = count(snapshot(sharer("1"), j))
-		if q.schedulePlain(); !q.State.Several {
+		if q.scheduleAlone(); !q.view.state.Several {
 			t.Errorf("job %s of two GPUs divides no GPUs by node", j.Ref)
 		}
 	}
@@ -157,9 +158,9 @@ func TestPlainAfterAClockThatWasAhead(t *testing.T) {
 	in := snapshot(sharer("1"), whole("2", 1, 1, "Priority"))
 	at := in.Snap.At
 	in.Snap.At = at.AddDate(1, 0, 0)
-	in.Tracker.Plain = count(in).schedulePlain()
+	in.Tracker.Plain = count(in).scheduleAlone()
 	in.Snap.At = at
-	if end := tracker.Time(count(in).schedulePlain().EndS("1")); end.After(at.Add(time.Hour)) {
+	if end := tracker.Time(count(in).scheduleAlone().EndS("1")); end.After(at.Add(time.Hour)) {
 		t.Errorf("its plain end is %v", end)
 	}
 }
@@ -170,13 +171,13 @@ func TestQueueKnowsJobsOnSeveralNodes(t *testing.T) {
 		j := whole("1", gpus, 2, "")
 		j.State, j.Nodes, j.Start = job.Running, "n[1-2]", time.Unix(1e9-60, 0)
 		v := count(snapshot(j))
-		for g := range v.State.GPUs {
-			if r := v.State.GPUs[g].Running; len(r) != 1 || !r[0].Whole {
+		for g := range v.view.state.GPUs {
+			if r := v.view.state.GPUs[g].Running; len(r) != 1 || !r[0].Whole {
 				t.Errorf("%d GPUs a node: on GPU %d run %+v", gpus, g, r)
 			}
 		}
-		if v.unsettled["n1"] != unsettled || v.unsettled["n2"] != unsettled {
-			t.Errorf("%d GPUs a node: unsettled %v", gpus, v.unsettled)
+		if v.view.unsettled["n1"] != unsettled || v.view.unsettled["n2"] != unsettled {
+			t.Errorf("%d GPUs a node: unsettled %v", gpus, v.view.unsettled)
 		}
 	}
 }
@@ -206,7 +207,7 @@ func TestLimitFixed(t *testing.T) {
 	} {
 		in := snapshot(sharer("1"))
 		in.Bounds = c.bounds
-		if got := newPoll(in).convert(&in.Snap.Jobs[0]).LimitFixed; got != c.want {
+		if got := newView(in).convert(&in.Snap.Jobs[0]).LimitFixed; got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
@@ -219,7 +220,7 @@ func TestAnOldDriverLimitsNoMemory(t *testing.T) {
 		return rlcore.GPUSpec{Model: typ, MemMiB: 1000, MemLimits: true}, true
 	}
 	in.NoLimits = map[string]bool{"n2": true}
-	for _, g := range count(in).State.GPUs {
+	for _, g := range count(in).view.state.GPUs {
 		if want := g.Node != "n2"; g.Spec.MemLimits != want {
 			t.Errorf("%s limits memory: %v", g.ID, g.Spec.MemLimits)
 		}
@@ -244,8 +245,8 @@ func TestDecisionsGoByTheModel(t *testing.T) {
 	v := count(in)
 	must.Equal(t, v.waiting[0].Profile, fast, "a job of any GPU")
 	must.Equal(t, v.waiting[3].Profile, nil, "a job of the slow GPUs")
-	must.Equal(t, v.waiting[0].On(&v.State.GPUs[0]), fast, "on a fast GPU")
-	must.Equal(t, v.waiting[0].On(&v.State.GPUs[2]), nil, "on a slow GPU")
+	must.Equal(t, v.waiting[0].On(&v.view.state.GPUs[0]), fast, "on a fast GPU")
+	must.Equal(t, v.waiting[0].On(&v.view.state.GPUs[2]), nil, "on a slow GPU")
 	for _, g := range planner().Plan(in).Groups {
 		if n := len(g.Group.Members); n > 1 && g.Group.Node == "n2" {
 			t.Errorf("%d jobs share a GPU of a model on which they are unknown", n)
@@ -267,10 +268,10 @@ func TestAJobOnSeveralNodesHasItsGPUs(t *testing.T) {
 		{job.Running, wide.ByNode, []int{1}}, {job.Completing, wide.ByNode, nil}, {job.Running, nil, []int{0, 1, 2, 3}},
 	} {
 		wide.State, wide.ByNode = c.state, c.byNode
-		p := newPoll(snapshot(wide))
+		p := newView(snapshot(wide))
 		var busy []int
-		for g := range p.State.GPUs {
-			if len(p.State.GPUs[g].Running) > 0 {
+		for g := range p.state.GPUs {
+			if len(p.state.GPUs[g].Running) > 0 {
 				busy = append(busy, g)
 			}
 		}
@@ -334,7 +335,7 @@ func TestNodesOfOneUserAtATime(t *testing.T) {
 	must.Equal(t, gpus(1), []int{2, 3}, "another user")
 	q := count(in)
 	must.Equal(t, q.closedTo["2"], "other users' jobs are on n1, and a node is one user's at a time (ExclusiveUser)")
-	must.Equal(t, q.State.GPUs[3].Spec.SameUser, true, "sharers are one user's")
+	must.Equal(t, q.view.state.GPUs[3].Spec.SameUser, true, "sharers are one user's")
 	in.Snap.Nodes[1].Owner = "bob"
 	must.Equal(t, gpus(0), []int{0, 1}, "a node that Slurm keeps for another user")
 	in = snapshot(job1, job2)
@@ -390,15 +391,15 @@ func TestRequeuedTogether(t *testing.T) {
 		jobs = append(jobs, sharer(fmt.Sprint(i)))
 	}
 	in := snapshot(jobs...)
-	in.Tracker.Plain = count(in).schedulePlain()
+	in.Tracker.Plain = count(in).scheduleAlone()
 	q, looks := count(in), 0
 	in.Tracker.Plain.DoneS = func(string) float64 { looks++; return 0 } // of each job that runs, at each schedule
 	for i := range q.waiting {
 		j := q.waiting[i].Plainly()
 		j.LengthS = func(_, _ float64) (meanS, quantileS float64) { return 600, 600 }
-		in.Tracker.Plain.Runs(j, []int{0}, q.State.NowS, q.State.NowS)
+		in.Tracker.Plain.Runs(j, []int{0}, q.view.state.NowS, q.view.state.NowS)
 	}
 	looks = 0
-	count(in).schedulePlain()
+	count(in).scheduleAlone()
 	must.Equal(t, looks < 20*len(jobs), true, "%d looks at %d jobs", looks, len(jobs))
 }

@@ -62,42 +62,42 @@ func (in *Input) cards(spec rlcore.GPUSpec) *Input {
 }
 
 // landing checks that the members of a plan have shares by which Slurm puts each on the GPU that it is meant for, in
-// the order of priority, and no GPU is given away twice. shelves are the free shares of the GPUs among which Slurm
+// the order of priority, and no GPU is given away twice. pools are the free shares of the GPUs among which Slurm
 // chooses, by node and type, and begin the first of them.
-func landing(t *testing.T, plan *job.Plan, by rule, members int, shelves map[shelf][]int, begin map[shelf]int) {
+func landing(t *testing.T, plan *job.Plan, by rule, members int, pools map[gpuPool][]int, begin map[gpuPool]int) {
 	t.Helper()
-	type seat struct {
+	type member struct {
 		job.Member
 		at job.GPUAddr
 	}
-	var all []seat
+	var all []member
 	for _, g := range plan.Groups {
 		for _, m := range g.Group.Members {
-			all = append(all, seat{m, g.Group.Addr()})
+			all = append(all, member{m, g.Group.Addr()})
 		}
 	}
 	if len(all) != members {
 		t.Fatalf("%d of %d jobs start: %+v", len(all), members, plan.Groups)
 	}
-	slices.SortFunc(all, func(a, b seat) int { return plan.Order[a.Ref] - plan.Order[b.Ref] })
+	slices.SortFunc(all, func(a, b member) int { return plan.Order[a.Ref] - plan.Order[b.Ref] })
 	for _, m := range all {
-		on := shelf{m.at.Node, m.GPUType}
-		g := by.pick(shelves[on], m.Shares)
+		on := gpuPool{m.at.Node, m.GPUType}
+		g := by.pick(pools[on], m.Shares)
 		if g < 0 || g+begin[on] != m.at.GPU {
 			t.Fatalf("job %s with %d shares of %+v lands on %d, meant for %+v", m.Ref, m.Shares, on, g, m.at)
 		}
-		shelves[on][g] -= m.Shares
+		pools[on][g] -= m.Shares
 	}
 }
 
-// Choice and seats: what starts together has shares by which Slurm puts it on its GPU, whichever way it chooses.
+// Choice and shares: what starts together has shares by which Slurm puts it on its GPU, whichever way it chooses.
 // Planning again gives the same.
 func TestSeatsLeadMembersToTheirGPU(t *testing.T) {
 	in := withCards(snapshot(sharer("1"), sharer("2"), sharer("3"), sharer("4"), sharer("5")))
 	for _, by := range []rule{firstFit, leastLoaded} {
 		in.Snap.LeastLoaded = by == leastLoaded
 		plan := planner().Plan(in)
-		landing(t, plan, by, 5, map[shelf][]int{{"n1", ""}: {100, 100}, {"n2", ""}: {100, 100}}, nil)
+		landing(t, plan, by, 5, map[gpuPool][]int{{"n1", ""}: {100, 100}, {"n2", ""}: {100, 100}}, nil)
 		must.Equal(t, planner().Plan(in).Changes(), plan.Changes(), "another plan of the same input")
 	}
 }
@@ -149,8 +149,8 @@ func oneIdle(waits ...job.Job) *Input {
 	return in
 }
 
-// A group waits some seconds until a job of another of the node's GPUs has ended, where Slurm could start its members on
-// the shares that become free. It waits for one job after the other no longer, nor for one that should have ended.
+// A group waits some seconds until a job of another of the node's GPUs has ended, where Slurm could start its members
+// on the shares that become free. It waits for one job after the other no longer, nor for one that should have ended.
 func TestSharesThatAreAboutToBeFree(t *testing.T) {
 	for _, c := range []struct {
 		ranS    time.Duration

@@ -112,9 +112,9 @@ func TestNoMemberFitsNextToAJobThatKeepsItsTurn(t *testing.T) {
 	for shares, want := range map[int]int{70: 31, 90: 11} {
 		in := losing()
 		send(in, "2", job.Turn, shares)
-		must.Equal(t, newPoll(in).leastShares(), want, "the least of a member next to one of %d shares", shares)
+		must.Equal(t, newView(in).leastShares(), want, "the least of a member next to one of %d shares", shares)
 	}
-	must.Equal(t, newPoll(losing()).leastShares(), 1, "the least of a member without such a job")
+	must.Equal(t, newView(losing()).leastShares(), 1, "the least of a member without such a job")
 }
 
 // A job that keeps its turn is in the queue as one of Slurm's: no decision starts it, and it is no member on its way.
@@ -127,8 +127,8 @@ func TestAJobThatKeepsItsTurnIsInSlurmsQueue(t *testing.T) {
 			t.Error("a decision may start it")
 		}
 	}
-	if len(q.waiting) != 3 || len(q.onWay["n1"]) > 0 || q.starting["2"] {
-		t.Errorf("in the queue: %d, on their way: %v, starting: %v", len(q.waiting), q.onWay, q.starting)
+	if len(q.waiting) != 3 || len(q.view.onWay["n1"]) > 0 || q.view.starting["2"] {
+		t.Errorf("in the queue: %d, on their way: %v, starting: %v", len(q.waiting), q.view.onWay, q.view.starting)
 	}
 }
 
@@ -228,7 +228,7 @@ func TestAnIdleGPUThatNobodyGets(t *testing.T) {
 			in.Snap.Jobs[i].TimeLimit = 3 * time.Hour
 		}
 		now := float64(in.Snap.At.Unix())
-		plain := schedule.NewPlain(count(in).State.GPUs[0].ID, count(in).State.GPUs[1].ID)
+		plain := schedule.NewPlain(count(in).view.state.GPUs[0].ID, count(in).view.state.GPUs[1].ID)
 		over := schedule.Job{ID: "over", SubmitS: now - 100, TakesS: 4000} // on n1, which is free in reality
 		plain.Add(over, now-100)
 		plain.Runs(over, []int{0}, now-100, now-100)

@@ -13,13 +13,13 @@ func BenchmarkAdd(b *testing.B) {
 	const groups = 4000
 	for b.Loop() {
 		t := tracker.New()
-		seats := t.Seats()
+		memberships := t.Memberships()
 		for i := range groups {
 			g := &job.Group{ID: int64(i), State: job.Preparing}
 			for k := range 3 {
 				g.Members = append(g.Members, job.Member{Ref: fmt.Sprint(3*i + k), State: job.MemberPrepared})
 			}
-			t.Add(g, seats)
+			t.Add(g, memberships)
 		}
 	}
 }
@@ -27,16 +27,16 @@ func BenchmarkAdd(b *testing.B) {
 // A member of a group that joins another one leaves the first, whichever of the groups a plan has added.
 func TestAMemberIsInOneGroup(t *testing.T) {
 	tr := tracker.New()
-	seats := tr.Seats()
+	memberships := tr.Memberships()
 	for id := range 3 {
-		tr.Add(&job.Group{ID: int64(id), Members: []job.Member{{Ref: "1", State: job.MemberPrepared}}}, seats)
+		tr.Add(&job.Group{ID: int64(id), Members: []job.Member{{Ref: "1", State: job.MemberPrepared}}}, memberships)
 	}
 	for id := range 2 {
 		if s := tr.Groups[int64(id)].Members[0].State; s != job.MemberMoved {
 			t.Errorf("in group %d it is %s", id, s)
 		}
 	}
-	if s := tr.Seats()["1"]; s.Group.ID != 2 {
+	if s := tr.Memberships()["1"]; s.Group.ID != 2 {
 		t.Errorf("it is in group %d", s.Group.ID)
 	}
 }

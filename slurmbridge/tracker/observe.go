@@ -74,26 +74,26 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 	}
 	t.Plain.DoneS = t.doneS
 	t.keepLatest()
-	seats := t.Seats()
+	memberships := t.Memberships()
 	if gate != "" {
-		o.regroup(seats)
+		o.regroup(memberships)
 	}
 	t.Limits.Observe(s, func(ref string) (string, bool) {
-		seat, ok := seats[ref]
+		seat, ok := memberships[ref]
 		if !ok || seat.Group.Kind == job.Turn || seat.Member.State != job.MemberWaiting &&
 			seat.Member.State != job.MemberHandingBack {
 			return "", false
 		}
 		return seat.Group.Node, true
 	})
-	noteAwaited(s, seats)
+	noteAwaited(s, memberships)
 	o.notDone()
 	if t.Handwritten.IsZero() {
 		t.Handwritten = s.At
 	}
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
-		if seat := seats[j.Ref]; seat.Group == nil && j.Request.Kind == job.Shares && j.Request.Count < job.Units {
+		if seat := memberships[j.Ref]; seat.Group == nil && j.Request.Kind == job.Shares && j.Request.Count < job.Units {
 			t.Handwritten, t.HandwrittenSeen = s.At, true
 		}
 	}
@@ -103,7 +103,7 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 	for _, k := range o.kept { // after all groups: groups that were released later aren't restored for this reason
 		t.Limits.Close(k.job, k.node, k.reason, s.At)
 	}
-	t.progress(s, o.jobs, seats)
+	t.progress(s, o.jobs, memberships)
 	o.loans()
 	t.forget(s, o.jobs)
 	return o.repairs, o.events
@@ -129,10 +129,10 @@ func (t *Tracker) keepLatest() {
 }
 
 // regroup makes groups of the running jobs that another bridge has grouped: its journal isn't this one's, or was lost.
-func (o *observer) regroup(seats map[string]Seat) {
+func (o *observer) regroup(memberships map[string]Membership) {
 	for i := range o.s.Jobs {
 		j := &o.s.Jobs[i]
-		if j.State != job.Running || seats[j.Ref].Group != nil {
+		if j.State != job.Running || memberships[j.Ref].Group != nil {
 			continue
 		}
 		g, ok := release.Regroup(j)
@@ -140,7 +140,7 @@ func (o *observer) regroup(seats map[string]Seat) {
 			continue
 		}
 		g.ID = o.t.NewID()
-		o.t.Add(g, seats)
+		o.t.Add(g, memberships)
 		delete(o.t.Done, j.Ref) // it went on without a company
 		if own := g.Members[0].OwnLimit; own > 0 && own < j.TimeLimit {
 			o.t.Loans[j.Ref] = &Loan{Start: j.Start, Own: own, Set: j.TimeLimit, Was: j.TimeLimit, Shown: true}

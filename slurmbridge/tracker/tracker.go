@@ -164,33 +164,33 @@ func (t *Tracker) Ending(ref string, at time.Time) *Ended {
 // GroupIDs returns the groups' numbers in ascending order, so that a plan doesn't depend on the order of a map.
 func (t *Tracker) GroupIDs() []int64 { return slices.Sorted(maps.Keys(t.Groups)) }
 
-// Seat is a job's membership of a group.
-type Seat struct {
+// Membership is a job's membership of a group.
+type Membership struct {
 	Group  *job.Group
 	Member *job.Member
 }
 
-// Seats returns the seats of all members that have not ended or left their groups, by ref.
-func (t *Tracker) Seats() map[string]Seat {
-	out := map[string]Seat{}
+// Memberships returns the memberships of all members that have not ended or left their groups, by ref.
+func (t *Tracker) Memberships() map[string]Membership {
+	out := map[string]Membership{}
 	for _, g := range t.Groups {
 		for i := range g.Members {
 			if m := &g.Members[i]; !m.State.Final() {
-				out[m.Ref] = Seat{g, m}
+				out[m.Ref] = Membership{g, m}
 			}
 		}
 	}
 	return out
 }
 
-// Add adds a group; its members leave their former groups. seats is what Seats returned; Add updates it.
-func (t *Tracker) Add(g *job.Group, seats map[string]Seat) {
+// Add adds a group; its members leave their former groups. memberships is what Memberships returned; Add updates it.
+func (t *Tracker) Add(g *job.Group, memberships map[string]Membership) {
 	for i := range g.Members {
 		m := &g.Members[i]
-		if s, ok := seats[m.Ref]; ok {
+		if s, ok := memberships[m.Ref]; ok {
 			release.Move(s.Group, s.Member, job.MemberMoved)
 		}
-		seats[m.Ref] = Seat{g, m}
+		memberships[m.Ref] = Membership{g, m}
 	}
 	t.Groups[g.ID] = g
 }
@@ -210,7 +210,7 @@ const recordsComeWithin = 2 * time.Hour
 
 // progress updates how far the running jobs have come: the solo work that a job did between two polls is the time
 // between them, divided by the job's slowdown.
-func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job, seats map[string]Seat) {
+func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job, memberships map[string]Membership) {
 	var ends []schedule.End
 	t.Left = t.Left[:0]
 	for ref, p := range t.Done {
@@ -239,7 +239,7 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job, seats map[
 			ran := max(0, s.At.Sub(j.Start).Seconds())
 			p = new(Progress)
 			p.Start, p.Progress = j.Start, job.Progress{At: s.At, RunS: ran, DoneS: ran, LeastS: ran, Slow: 1, Worst: 1}
-			if m := seats[ref].Member; m != nil && m.Predicted > 1 { // maybe another bridge has seen it share until now
+			if m := memberships[ref].Member; m != nil && m.Predicted > 1 { // maybe another bridge has seen it share until now
 				p.Slow, p.Worst = m.Predicted, max(m.Predicted, 2)
 				p.DoneS, p.LeastS = ran/p.Slow, ran/p.Worst
 			}
@@ -320,15 +320,15 @@ func Awaited(s *job.Snapshot) func(j *job.Job) bool {
 }
 
 // noteAwaited notes for each member whether other jobs depend on its end.
-func noteAwaited(s *job.Snapshot, seats map[string]Seat) {
-	if len(seats) == 0 {
+func noteAwaited(s *job.Snapshot, memberships map[string]Membership) {
+	if len(memberships) == 0 {
 		return
 	}
 	awaited := Awaited(s)
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
 		// When a job is completing, the jobs that depended on its end may be gone already.
-		if m := seats[j.Ref].Member; m != nil && j.State != job.Completing {
+		if m := memberships[j.Ref].Member; m != nil && j.State != job.Completing {
 			m.Awaited = awaited(j)
 		}
 	}
