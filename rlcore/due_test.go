@@ -1,13 +1,16 @@
 package rlcore
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 )
 
@@ -71,137 +74,123 @@ func with(w *Window, change func(r *Running)) *Window {
 	return w
 }
 
-// What may be decided for a GPU: combination 0 is to wait, 1 the first job of the window, 2 the second one, 3 both.
+// allowed are the combinations that may start on a window's GPU, by their jobs: "wait" is none, "a+b" are both.
+func allowed(by Predictor, w *Window) string {
+	var out []string
+	for _, c := range NewGuard(Rules{Predictor: by}).Combos(nil, w) {
+		var jobs []string
+		for i, k := range w.Jobs {
+			if c.Has(i) {
+				jobs = append(jobs, w.State.Pending[k].ID)
+			}
+		}
+		out = append(out, cmp.Or(strings.Join(jobs, "+"), "wait"))
+	}
+	return strings.Join(out, " ")
+}
+
+// What may be decided for a GPU: r runs there, where it isn't idle, and a and b wait.
 func TestWhatThePromiseAllows(t *testing.T) {
-	of := lasting
+	of, a, b := lasting, lasting("a", 100), lasting("b", 100)
+	early := func(j Job) Job { j.EarlyS = 1000; return j }
 	unshared := plainly(of("a", 1000), 980)
 	unshared.NoShare = true
-	early := func(j Job) Job { j.EarlyS = 1000; return j }
 	whole := Job{ID: "w", LimitS: 3600, Foreign: true}
-	unknown := promised(running(of("r", 200), 190, 190), Job{ID: "new", User: "u", LimitS: 1000}, of("a", 100))
+	unknown := promised(running(of("r", 200), 190, 190), Job{ID: "new", User: "u", LimitS: 1000}, a)
 	unknown.State.Pending[0].PlainEndS = 10 + 1000
-	afterLead := func(lead float64, foreign bool) *Window { // next to b, r ends after 56 s instead of 50
-		first := Job{ID: "a", User: "u", LimitS: 3600, PlainEndS: 50 + lead + 3600, Foreign: foreign}
-		return window(card(running(plainly(of("r", 50), 1000), 0, 0)...), first, plainly(of("b", 30), 9000))
-	}
-	late := func(elapsed float64) *Window {
-		r := running(plainly(of("r", 100), 81-elapsed), elapsed/4, elapsed)
-		return window(card(r...), plainly(of("b", 30), 9000))
-	}
-	short := func() *Window { return promised(running(of("r", 1000), 0, 0), of("a", 50)) }
+	idle := func(jobs ...Job) *Window { return window(card(), jobs...) }
+	beside := func(r []Running, jobs ...Job) *Window { return window(card(r...), jobs...) }
 	pair := func() *Window { return promised(nil, of("a", 100), of("b", 100)) }
-	// 10 ± 30 s next to a run of 1000 s with a grace of 100.
-	roomy := func(room float64) *Window {
-		w := promised(running(of("r", 1000), 0, 0), varied(of("a", 10), 30))
-		return with(w, func(r *Running) { r.PlainEndS += room })
+	// after is r, which takes so long and isn't to be late.
+	after := func(takes float64, jobs ...Job) *Window { return promised(running(of("r", takes), 0, 0), jobs...) }
+	short := func() *Window { return after(1000, of("a", 50)) }
+	// before is r, which may take so much longer than a grace of 100 s.
+	before := func(room float64, j Job) *Window {
+		return with(after(1000, j), func(r *Running) { r.PlainEndS += room })
 	}
-	long := func(sd, room float64) *Window {
-		w := promised(running(of("r", 1000), 0, 0), varied(of("a", 100), sd))
-		return with(w, func(r *Running) { r.PlainEndS += room })
+	// ending is r, which has 60 s left, and unshared must start within 80 s.
+	ending := func(j Job) *Window {
+		return beside(running(plainly(of("r", 1000), 9000), 940, 940.0*940/900), unshared, j)
+	}
+	// lead is r, which ends after 56 s next to b instead of 50, and the first job's lead on plain Slurm.
+	lead := func(s float64, foreign bool) *Window {
+		first := Job{ID: "a", User: "u", LimitS: 3600, PlainEndS: 50 + s + 3600, Foreign: foreign}
+		return beside(running(plainly(of("r", 50), 1000), 0, 0), first, plainly(of("b", 30), 9000))
+	}
+	// slow is r, which has done a quarter of what it would have alone.
+	slow := func(elapsed float64) *Window {
+		return beside(running(plainly(of("r", 100), 81-elapsed), elapsed/4, elapsed), plainly(of("b", 30), 9000))
 	}
 	limited := varied(plainly(of("r", 1000), 300), 1000)
 	limited.LimitS, limited.MaxSlowdown = 500, 9
-	atLimit := window(card(running(limited, 500, 500)[0], running(plainly(of("s", 5000), 90_000), 0, 0)[0]),
-		plainly(of("a", 50), 9000))
+	atLimit := append(running(limited, 500, 500), running(plainly(of("s", 5000), 90_000), 0, 0)...)
 	for _, c := range []struct {
 		name string
 		by   guess
 		w    *Window
-		want []Combo
+		want string
 	}{
-		{"nobody slows; b alone would make a wait", pairwise(1), pair(), []Combo{1, 3}},
-		{"within the grace", pairwise(1.09), pair(), []Combo{1, 3}},
-		{"the first would be late", pairwise(1.2), pair(), []Combo{1}},
-		{
-			"no newcomer makes a member late", pairwise(1.2), promised(running(of("r", 100), 0, 0), of("a", 100)),
-			[]Combo{0},
-		},
-		{
-			"a newcomer that hurts nobody", pairwise(1.2), promised(running(of("r", 1000), 0, 0), of("a", 100)),
-			[]Combo{0, 1},
-		},
-		{"no promise, no due", pairwise(3), window(card(), of("a", 100), of("b", 100)), []Combo{0, 1, 2, 3}},
+		{"nobody slows; b alone would make a wait", pairwise(1), pair(), "a a+b"},
+		{"within the grace", pairwise(1.09), pair(), "a a+b"},
+		{"the first would be late", pairwise(1.2), pair(), "a"},
+		{"no newcomer makes a member late", pairwise(1.2), after(100, a), "wait"},
+		{"a newcomer that hurts nobody", pairwise(1.2), after(1000, a), "wait a"},
+		{"no promise, no due", pairwise(3), idle(a, b), "wait a b a+b"},
 
 		// A job has no company that might take so much longer than expected that the job ends late.
-		{"company of known length", pairwise(1.5), long(0, 0), []Combo{0, 1}},
-		{"company of unknown length", pairwise(1.5), long(300, 0), []Combo{0}},
-		{"company of unknown length, and much room", pairwise(1.5), long(300, 5000), []Combo{0, 1}},
+		{"company of known length", pairwise(1.5), before(0, a), "wait a"},
+		{"company of unknown length", pairwise(1.5), before(0, varied(a, 300)), "wait"},
+		{"company of unknown length, and much room", pairwise(1.5), before(5000, varied(a, 300)), "wait a"},
 		// What it has run next to before isn't counted against a newcomer, even if it is at its limit.
-		{"company that a run at its limit has already", pairwise(1.5), atLimit, []Combo{0, 1}},
+		{"company that a run at its limit has already", pairwise(1.5), beside(atLimit, plainly(of("a", 50), 9000)), "wait a"},
 		// A run that has used its grace up gets no second one from each newcomer.
-		{"its grace is left", pairwise(1.5), roomy(0), []Combo{0, 1}},
-		{"its grace is nearly used up", pairwise(1.5), roomy(-80), []Combo{0}},
+		{"its grace is left", pairwise(1.5), before(0, varied(of("a", 10), 30)), "wait a"},
+		{"its grace is nearly used up", pairwise(1.5), before(-80, varied(of("a", 10), 30)), "wait"},
 
 		// A lead that only mean run times promise puts no due off: neither do two jobs share on it, nor does the second one
 		// go before the first.
-		{
-			"a lead", pairwise(1.5), window(card(), plainly(of("a", 100), 1100), plainly(of("b", 100), 1100)),
-			[]Combo{1, 2, 3},
-		},
-		{
-			"a lead of means", pairwise(1.5),
-			window(card(), early(plainly(of("a", 100), 1100)), early(plainly(of("b", 100), 1100))),
-			[]Combo{1},
-		},
+		{"a lead", pairwise(1.5), idle(plainly(a, 1100), plainly(b, 1100)), "a b a+b"},
+		{"a lead of means", pairwise(1.5), idle(early(plainly(a, 1100)), early(plainly(b, 1100))), "a"},
 		// A decision may use two fifths of a job's lead on plain Slurm, also a foreign job's.
-		{"no lead", pairwise(1.2), afterLead(0, false), []Combo{0}},
-		{"too short a lead", pairwise(1.2), afterLead(14, false), []Combo{0}},
-		{"lead enough", pairwise(1.2), afterLead(16, false), []Combo{0, 2}},
-		{"too short a lead of a foreign job", pairwise(1.2), afterLead(14, true), []Combo{0}},
-		{"lead enough of a foreign job", pairwise(1.2), afterLead(16, true), []Combo{0, 1}},
+		{"no lead", pairwise(1.2), lead(0, false), "wait"},
+		{"too short a lead", pairwise(1.2), lead(14, false), "wait"},
+		{"lead enough", pairwise(1.2), lead(16, false), "wait b"},
+		{"too short a lead of a foreign job", pairwise(1.2), lead(14, true), "wait"},
+		{"lead enough of a foreign job", pairwise(1.2), lead(16, true), "wait b"},
 
-		// r has 60 s left, and a must start within 80 s: a newcomer must leave it the start that is expected.
-		{
-			"beside a short job", pairwise(1), window(card(running(plainly(of("r", 1000), 9000), 940, 940.0*940/900)...),
-				unshared, plainly(of("b", 50), 9000)), []Combo{0, 2},
-		},
-		{
-			"beside a longer job", pairwise(1), window(card(running(plainly(of("r", 1000), 9000), 940, 940.0*940/900)...),
-				unshared, plainly(of("b", 95), 9000)), []Combo{0},
-		},
+		// A newcomer must leave the next job the start that is expected.
+		{"beside a short job", pairwise(1), ending(plainly(of("b", 50), 9000)), "wait b"},
+		{"beside a longer job", pairwise(1), ending(plainly(of("b", 95), 9000)), "wait"},
 
 		// A job that is late already goes first, alone if need be; and nothing goes before it that makes it later.
+		{"late already", pairwise(1.2), idle(plainly(a, 10), plainly(b, 1000)), "a"},
 		{
-			"late already", pairwise(1.2), window(card(), plainly(of("a", 100), 10), plainly(of("b", 100), 1000)),
-			[]Combo{1},
-		},
-		{
-			"late already, next to another one", pairwise(1.2), window(card(running(plainly(of("r", 50), 1000), 0, 0)...),
-				plainly(of("a", 100), 10), plainly(of("b", 100), 1000)), []Combo{0, 1, 3},
+			"late already, next to another one", pairwise(1.2),
+			beside(running(plainly(of("r", 50), 1000), 0, 0), plainly(a, 10), plainly(b, 1000)), "wait a a+b",
 		},
 		// A job that started after its latest start has the grace of its run, as one that waits has; one that its co-runners
 		// made late has none left.
-		{"it started too late", pairwise(1.2), late(0), []Combo{0, 1}},
-		{"its co-runners made it late", pairwise(1.2), late(80), []Combo{0}},
+		{"it started too late", pairwise(1.2), slow(0), "wait b"},
+		{"its co-runners made it late", pairwise(1.2), slow(80), "wait"},
 
 		// Of a job of unknown length the start is promised: beside r, a would end after r.
-		{"an unknown job keeps its start", pairwise(1), unknown, []Combo{0}},
+		{"an unknown job keeps its start", pairwise(1), unknown, "wait"},
 		// A foreign job keeps its start: no sharer of lower priority joins, or starts, where it would wait longer.
-		{
-			"a long job would keep it waiting", pairwise(1),
-			promised(running(of("r", 3600), 0, 0), whole, of("long", 9*3600)),
-			[]Combo{0},
-		},
-		{
-			"a short one doesn't", pairwise(1), promised(running(of("r", 3600), 0, 0), whole, of("short", 600)),
-			[]Combo{0, 1},
-		},
-		{"its turn is now", pairwise(1), promised(nil, whole, of("short", 600)), []Combo{0}},
-		{"it comes behind", pairwise(1), promised(nil, of("short", 600), whole), []Combo{1}},
+		{"a long job would keep it waiting", pairwise(1), after(3600, whole, of("long", 9*3600)), "wait"},
+		{"a short one doesn't", pairwise(1), after(3600, whole, of("short", 600)), "wait short"},
+		{"its turn is now", pairwise(1), promised(nil, whole, of("short", 600)), "wait"},
+		{"it comes behind", pairwise(1), promised(nil, of("short", 600), whole), "short"},
 
 		// A first meeting counts as no slower than members that take turns.
-		{"known", guess{1.5, 0.3, false}, short(), []Combo{0, 1}},
-		{"known to vary", guess{1.5, 2, false}, short(), []Combo{0}},
-		{"never seen, with slack for turns", guess{1.5, 2, true}, short(), []Combo{0, 1}},
-		{"never seen, and slower than turns is expected", guess{4, 0, true}, short(), []Combo{0}},
-		{"on an idle GPU, known", guess{1.02, 0.05, false}, pair(), []Combo{1, 3}},
-		{"on an idle GPU, never seen", guess{1.02, 0.05, true}, pair(), []Combo{1, 3}},
-		{"on an idle GPU, without slack for the error", guess{1.02, 0.2, true}, pair(), []Combo{1}},
+		{"known", guess{1.5, 0.3, false}, short(), "wait a"},
+		{"known to vary", guess{1.5, 2, false}, short(), "wait"},
+		{"never seen, with slack for turns", guess{1.5, 2, true}, short(), "wait a"},
+		{"never seen, and slower than turns is expected", guess{4, 0, true}, short(), "wait"},
+		{"on an idle GPU, known", guess{1.02, 0.05, false}, pair(), "a a+b"},
+		{"on an idle GPU, never seen", guess{1.02, 0.05, true}, pair(), "a a+b"},
+		{"on an idle GPU, without slack for the error", guess{1.02, 0.2, true}, pair(), "a"},
 	} {
-		g := NewGuard(Rules{Predictor: c.by})
-		if got := g.Combos(nil, c.w); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %b, want %b", c.name, got, c.want)
-		}
+		must.Equal(t, allowed(c.by, c.w), c.want, c.name)
 	}
 }
 

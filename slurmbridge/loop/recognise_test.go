@@ -112,18 +112,24 @@ func TestScriptsAreReadOnce(t *testing.T) {
 // profile, which jobs alike share. A job that asks for a GPU of its own doesn't.
 func TestMemoryThatAnOwnerSaysIsRemembered(t *testing.T) {
 	d := recognising(&scripts{})
-	var last *rlcore.Profile
-	for range 3 {
-		in := d.look(t, asks("1", "app=new,share:memory=8G", job.Shares, 70),
-			asks("2", "app=new,share:memory=8G", job.Shares, 70), asks("3", "app=new,share:memory=4G", job.Shares, 70),
-			asks("4", "app=new", job.Shares, 70), asks("5", "app=new,share:memory=8G", job.WholeGPU, 1))
-		p := in.Apps["1"].Profile
-		if p == nil || p != in.Apps["2"].Profile || p == in.Apps["3"].Profile || in.Apps["4"].Profile != nil ||
-			in.Apps["5"].Profile != nil || last != nil && p != last || p.HeldMiB != 8192 || in.Apps["1"].Key == "" {
-			t.Fatalf("%+v", in.Apps)
-		}
-		last = p
+	jobs := []job.Job{
+		asks("1", "app=new,share:memory=8G", job.Shares, 70),
+		asks("2", "app=new,share:memory=8G", job.Shares, 70),
+		asks("3", "app=new,share:memory=4G", job.Shares, 70),
+		asks("4", "app=new", job.Shares, 70),
+		asks("5", "app=new,share:memory=8G", job.WholeGPU, 1),
 	}
+	first := d.look(t, jobs...).Apps
+	held := map[string]float64{}
+	for ref, app := range first {
+		must.Equal(t, app.Key != "", true, "job %s has a key", ref)
+		if app.Profile != nil {
+			held[ref] = app.Profile.HeldMiB
+		}
+	}
+	must.Equal(t, held, map[string]float64{"1": 8192, "2": 8192, "3": 4096})
+	must.Equal(t, first["2"].Profile == first["1"].Profile, true, "jobs alike share a profile")
+	must.Equal(t, d.look(t, jobs...).Apps["1"].Profile == first["1"].Profile, true, "the next tick has the same profile")
 	d.look(t)
 	must.Equal(t, len(d.asked), 0, "remembered for no job")
 }

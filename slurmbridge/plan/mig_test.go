@@ -76,17 +76,6 @@ func requests(p *job.Plan) map[string]string {
 	return out
 }
 
-// Where GPUs are mixed with instances, shares are asked for by type, and the stamp says so.
-func TestSharesOfSlicesAreAskedForByType(t *testing.T) {
-	in := mixed(sharer("1"), sharer("2"))
-	uses(in, "1", 5000, 100, 100)
-	uses(in, "2", 5000, 100, 100)
-	plan := planner().Plan(in)
-	must.Equal(t, requests(plan), map[string]string{"1": "shard:2g.20gb:50", "2": "shard:2g.20gb:50"})
-	must.Equal(t, *plan.Groups[0].Prepare[0].Update.AdminComment, "slurmbridge: [shard:2g.20gb:50 on n1, was shard:100]")
-	must.Equal(t, plan.Groups[0].Group.Members[0].GPUType, "2g.20gb")
-}
-
 // Memory decides what fits: the jobs in front, which are small, take the slices, and leave the whole GPU to the large
 // one. No slice is meant for a job that is too large for it, though each is idle; where no GPU has memory enough it is
 // as on plain Slurm.
@@ -164,14 +153,4 @@ func TestAModelOutOfServiceIsWaitedFor(t *testing.T) {
 	in.Snap.Nodes[1].Cards = nil
 	in.Snap.Jobs[0].ReqNodes = "n1" // where there is none
 	must.Equal(t, requests(planner().Plan(in))["1"], "shard:2g.20gb:100")
-}
-
-// Jobs of one node's slices and of its whole GPU land where they are meant: Slurm chooses among the GPUs of a type.
-func TestSeatsOfEachType(t *testing.T) {
-	in := mixed(sharer("1"), sharer("2"), sharer("3"), sharer("4"), sharer("5"), sharer("6"))
-	for ref := range in.Apps {
-		uses(in, ref, 5_000, 100, 100)
-	}
-	landing(t, planner().Plan(in), firstFit, 6, map[gpuPool][]int{{"n1", "h100"}: {100}, {"n1", "2g.20gb"}: {100, 100}},
-		map[gpuPool]int{{"n1", "2g.20gb"}: 1})
 }

@@ -165,23 +165,6 @@ func TestPlainAfterAClockThatWasAhead(t *testing.T) {
 	}
 }
 
-// A job on several nodes holds GPUs on each of them. Where it isn't known which, nothing else is sent there.
-func TestQueueKnowsJobsOnSeveralNodes(t *testing.T) {
-	for gpus, unsettled := range map[int]bool{1: true, 2: false} {
-		j := whole("1", gpus, 2, "")
-		j.State, j.Nodes, j.Start = job.Running, "n[1-2]", time.Unix(1e9-60, 0)
-		v := count(snapshot(j))
-		for g := range v.view.state.GPUs {
-			if r := v.view.state.GPUs[g].Running; len(r) != 1 || !r[0].Whole {
-				t.Errorf("%d GPUs a node: on GPU %d run %+v", gpus, g, r)
-			}
-		}
-		if v.view.unsettled["n1"] != unsettled || v.view.unsettled["n2"] != unsettled {
-			t.Errorf("%d GPUs a node: unsettled %v", gpus, v.view.unsettled)
-		}
-	}
-}
-
 // A job with room for what sharing may cost it before MaxTime, reservations and its own limit has a limit that isn't
 // fixed.
 func TestLimitFixed(t *testing.T) {
@@ -223,33 +206,6 @@ func TestAnOldDriverLimitsNoMemory(t *testing.T) {
 	for _, g := range count(in).view.state.GPUs {
 		if want := g.Node != "n2"; g.Spec.MemLimits != want {
 			t.Errorf("%s limits memory: %v", g.ID, g.Spec.MemLimits)
-		}
-	}
-}
-
-// A job is decided about by its profile on the model of the GPU in question: it doesn't share on one where it is
-// unknown, and runs there by itself.
-func TestDecisionsGoByTheModel(t *testing.T) {
-	in := snapshot(sharer("1"), sharer("2"), sharer("3"), sharer("4"))
-	in.Models = map[job.GPUAddr]string{}
-	for g := range 2 {
-		in.Models[job.GPUAddr{Node: "n1", GPU: g}] = "fast"
-		in.Models[job.GPUAddr{Node: "n2", GPU: g}] = "slow"
-	}
-	fast := runs(600, 100)
-	fast.Card = "fast"
-	for ref := range in.Apps {
-		in.Apps[ref] = job.App{Key: "app", Profile: fast, Cards: map[string]*rlcore.Profile{"fast": fast, "slow": nil}}
-	}
-	in.Snap.Jobs[3].ReqNodes = "n2"
-	v := count(in)
-	must.Equal(t, v.waiting[0].Profile, fast, "a job of any GPU")
-	must.Equal(t, v.waiting[3].Profile, nil, "a job of the slow GPUs")
-	must.Equal(t, v.waiting[0].On(&v.view.state.GPUs[0]), fast, "on a fast GPU")
-	must.Equal(t, v.waiting[0].On(&v.view.state.GPUs[2]), nil, "on a slow GPU")
-	for _, g := range planner().Plan(in).Groups {
-		if n := len(g.Group.Members); n > 1 && g.Group.Node == "n2" {
-			t.Errorf("%d jobs share a GPU of a model on which they are unknown", n)
 		}
 	}
 }

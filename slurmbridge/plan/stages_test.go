@@ -102,24 +102,6 @@ func TestSeatsLeadMembersToTheirGPU(t *testing.T) {
 	}
 }
 
-// Waiting: foreign jobs may go first as long as a sharer has the time for it; else those whose turn is next are
-// ungated.
-func TestTurnsAreKeptWhereTheyWouldBeLost(t *testing.T) {
-	for name, c := range map[string]struct {
-		waits []job.Job
-		letGo map[string]job.Ungated
-	}{
-		"no foreign jobs":       {[]job.Job{sharer("1"), sharer("2")}, nil},
-		"foreign jobs in front": {[]job.Job{whole("w", 1, 1, "Priority"), sharer("1")}, nil},
-		"as many GPUs as jobs":  {[]job.Job{sharer("1"), whole("w", 1, 1, "Priority")}, nil},
-		"foreign jobs take all GPUs": {
-			[]job.Job{sharer("1"), whole("w", 2, 2, "Resources"), sharer("2")}, map[string]job.Ungated{"1": job.UngatedTurn},
-		},
-	} {
-		must.Equal(t, planner().Plan(full(job.WholeGPU, c.waits...)).Ungated, c.letGo, name)
-	}
-}
-
 // An interactive session waits in Slurm's own queue from the beginning, with room for jobs that join it, and is held to
 // its memory alone.
 func TestSessionsWaitAsWholeGPUsDo(t *testing.T) {

@@ -149,7 +149,9 @@ func TestPagesNameCommands(t *testing.T) {
 	}
 }
 
-func TestManualOfTheCommands(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, io.Discard), manual) }
+func TestManualOfTheCommands(t *testing.T) {
+	mantest.Manual(t, newRoot(io.Discard, io.Discard), manual)
+}
 
 func TestDaemonAddress(t *testing.T) {
 	secure := httptest.NewUnstartedServer(http.NotFoundHandler())

@@ -5,7 +5,11 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
+
+// soonAgain has jobs that are put back start again soon.
+func soonAgain(o *slurmtest.Options) { o.Extra = append(o.Extra, slurmtest.SoonAgain) }
 
 // slowed is a world on which a job of 18 s alone, with a limit of one minute, shares a GPU that slows it far
 // more than predicted: it takes 110 s there, and 5 s when it is run once more. It returns the job.
