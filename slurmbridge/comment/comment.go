@@ -14,7 +14,7 @@ import (
 // mostComment is the longest AdminComment in bytes.
 const mostComment = 400
 
-// Texts are what the jobs' AdminComments are to say, by ref. written is what one says already, "" = nothing.
+// Texts returns the AdminComments that jobs should have, by ref. written returns a job's present one, "" = none.
 func Texts(p *job.Plan, in *plan.Input, written func(ref string) string) map[string]string {
 	out := map[string]string{}
 	memberships := in.Tracker.Memberships()
@@ -22,7 +22,7 @@ func Texts(p *job.Plan, in *plan.Input, written func(ref string) string) map[str
 	for i := range in.Snap.Jobs {
 		j := &in.Snap.Jobs[i]
 		ref := j.Ref
-		own := j.Request.Kind == job.WholeGPU && memberships[ref].Group == nil // nothing of the bridge's is on it
+		own := j.Request.Kind == job.WholeGPU && memberships[ref].Group == nil // the bridge has not changed it
 		if why := in.Tracker.Unmanaged[ref]; why != "" && !own {
 			out[ref] = "left to Slurm: " + why
 		}
@@ -38,7 +38,7 @@ func Texts(p *job.Plan, in *plan.Input, written func(ref string) string) map[str
 		}
 	}
 	for ref, text := range out {
-		if s := memberships[ref]; s.Group != nil { // it runs perhaps, and may be requeued
+		if s := memberships[ref]; s.Group != nil { // even if it runs: it may be requeued
 			text = strings.TrimPrefix(release.Stamp(s.Group, s.Member)+" "+text, " ")
 		}
 		out[ref] = commentText(text)
@@ -46,7 +46,7 @@ func Texts(p *job.Plan, in *plan.Input, written func(ref string) string) map[str
 	return out
 }
 
-// nowInstead is the comment of a job after its last comment has become untrue.
+// nowInstead is a job's comment once its last comment is out of date.
 func nowInstead(j *job.Job, g *job.Group) string {
 	switch {
 	case j.State != job.Pending && j.Nodes != "":
@@ -59,7 +59,7 @@ func nowInstead(j *job.Job, g *job.Group) string {
 	return "as it was submitted"
 }
 
-// commentSharers says which jobs share which GPU now.
+// commentSharers adds comments that say which jobs share which GPU now.
 func commentSharers(out map[string]string, p *job.Plan, memberships map[string]tracker.Membership,
 	written func(ref string) string,
 ) {
@@ -85,7 +85,7 @@ func commentSharers(out map[string]string, p *job.Plan, memberships map[string]t
 			case len(sharers) > 1:
 				out[ref] = where + " together: " + strings.Join(names, ", ")
 			case m != nil && m.Tried:
-				out[ref] = fmt.Sprintf("%s alone, with %d MiB of its memory: tried whether that suffices", where, m.MemMiB)
+				out[ref] = fmt.Sprintf("%s alone, with %d MiB of its memory, to test whether that suffices", where, m.MemMiB)
 			case written(ref) != "":
 				out[ref] = where + ", alone now"
 			default:
@@ -98,12 +98,12 @@ func commentSharers(out map[string]string, p *job.Plan, memberships map[string]t
 	}
 }
 
-// Adopted says of a member that never asked to share why it does, and how to have a GPU of its own next time.
+// Adopted says why a member shares that didn't ask to, and how its user opts out.
 func Adopted(m *job.Member) string {
 	return "by a rule of the site (" + m.Rule + "); --comment=share:no opts out"
 }
 
-// commentText makes a text fit for an AdminComment: one line, not too long.
+// commentText turns a text into an AdminComment: the prefix, one line, at most mostComment bytes.
 func commentText(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

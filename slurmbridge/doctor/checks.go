@@ -75,10 +75,10 @@ const (
 		"these files' modes permit"
 	noWeights = "jobs that share a GPU are billed as if they had none, and fair share doesn't count it either. With " +
 		"this weight each job pays for its shares"
-	sharersCost = "in these partitions jobs are refused, with a sentence, if they request several GPUs (other than whole " +
-		"nodes) or use options by GPU (--cpus-per-gpu, --mem-per-gpu, --ntasks-per-gpu, --gpu-freq); so is an srun in a job " +
-		"that requests a GPU again. Accounting has shares in place of gres/gpu: limits, weights and reports by gres/gpu " +
-		"don't see these jobs"
+	sharersCost = "in these partitions jobs are refused, with a sentence, if they request several GPUs (other than " +
+		"whole nodes) or use options by GPU (--cpus-per-gpu, --mem-per-gpu, --ntasks-per-gpu, --gpu-freq); so is an srun " +
+		"in a job that requests a GPU again. Accounting has shares in place of gres/gpu: limits, weights and reports by " +
+		"gres/gpu don't see these jobs"
 	weightsCost = "jobs with shares use up fair share and GrpTRESMins, including shares that users request by hand; " +
 		"priorities change at once"
 )

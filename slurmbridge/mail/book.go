@@ -8,28 +8,28 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 )
 
-// Book is what was mailed, in the table bridge_mails.
+// Book records the sent mails, in table bridge_mails.
 type Book struct{ DB *sql.DB }
 
 const (
-	// again is how long after a mail about a job the next one of its kind may follow.
-	again = 24 * time.Hour
-	// mostADay is how many mails about a user's jobs are sent in that time.
-	mostADay = 50
-	// noted is how long mails are known; runs are reported for RunsFor at most.
-	noted = 7 * 24 * time.Hour
-	// RunsFor is how long ago a run may have ended that is reported.
-	RunsFor = 2 * again
+	// interval is the minimum time between two mails of a kind about a job.
+	interval = 24 * time.Hour
+	// mostPerUser bounds the mails about a user's jobs in an interval.
+	mostPerUser = 50
+	// keepFor is how long sent mails stay recorded. It exceeds RunsFor, so no run is reported twice.
+	keepFor = 7 * 24 * time.Hour
+	// RunsFor is how long after its end a run may be reported.
+	RunsFor = 2 * interval
 )
 
-// Due reports whether a mail is to be sent now: its job had none of its kind today, and its user not too many. It takes
-// the runs that were reported out of the mail.
+// Due reports whether to send a mail now: within interval its job had no mail of this kind, and its user fewer than
+// mostPerUser. Due removes runs from the mail that were reported before.
 func (b *Book) Due(ctx context.Context, m *Mail, now time.Time) (bool, error) {
 	return due(ctx, b.DB, m, now)
 }
 
 func due(ctx context.Context, q database.Querier, m *Mail, now time.Time) (bool, error) {
-	kept := m.Runs[:0:0]
+	unreported := m.Runs[:0:0]
 	for i := range m.Runs {
 		var known bool
 		err := q.QueryRowContext(ctx, `SELECT EXISTS (SELECT * FROM bridge_mails WHERE kind = ? AND job = ? AND run = ?)`,
@@ -38,21 +38,22 @@ func due(ctx context.Context, q database.Querier, m *Mail, now time.Time) (bool,
 			return false, database.Wrap(err, "read mails")
 		}
 		if !known {
-			kept = append(kept, m.Runs[i])
+			unreported = append(unreported, m.Runs[i])
 		}
 	}
-	if m.Runs = kept; m.Kind == Report && len(kept) == 0 {
+	m.Runs = unreported
+	if m.Kind == Report && len(m.Runs) == 0 {
 		return false, nil
 	}
 	var ofJob bool
 	var ofUser int
 	err := q.QueryRowContext(ctx, `SELECT ifnull(max(kind = ?1 AND job = ?2), 0), count(DISTINCT kind || job || at)
 		FROM bridge_mails WHERE user = ?3 AND at > ?4`,
-		m.Kind, m.Job, m.User, now.Add(-again).UnixMilli()).Scan(&ofJob, &ofUser)
-	return err == nil && !ofJob && ofUser < mostADay, database.Wrap(err, "read mails")
+		m.Kind, m.Job, m.User, now.Add(-interval).UnixMilli()).Scan(&ofJob, &ofUser)
+	return err == nil && !ofJob && ofUser < mostPerUser, database.Wrap(err, "read mails")
 }
 
-// Claim notes a mail as sent if it is due, so that no other process sends it, too.
+// Claim records a mail as sent if it is due, so no other process sends it as well.
 func (b *Book) Claim(ctx context.Context, m *Mail, now time.Time) (claimed bool, err error) {
 	err = database.Tx(ctx, b.DB, func(tx *sql.Tx) error {
 		if claimed, err = due(ctx, tx, m, now); err != nil || !claimed {
@@ -71,15 +72,15 @@ func (b *Book) Claim(ctx context.Context, m *Mail, now time.Time) (claimed bool,
 				return err
 			}
 		}
-		_, err := tx.ExecContext(ctx, `DELETE FROM bridge_mails WHERE at < ?`, now.Add(-noted).UnixMilli())
+		_, err := tx.ExecContext(ctx, `DELETE FROM bridge_mails WHERE at < ?`, now.Add(-keepFor).UnixMilli())
 		return err
 	})
-	return claimed, database.Wrap(err, "note mail about job %s", m.Job)
+	return claimed, database.Wrap(err, "record mail about job %s", m.Job)
 }
 
-// Drop takes back the claim of a mail that wasn't sent.
+// Drop deletes the claim of a mail that could not be sent.
 func (b *Book) Drop(ctx context.Context, m *Mail, claimed time.Time) error {
 	_, err := b.DB.ExecContext(ctx, `DELETE FROM bridge_mails WHERE kind = ? AND job = ? AND user = ? AND at = ?`,
 		m.Kind, m.Job, m.User, claimed.UnixMilli())
-	return database.Wrap(err, "note mail about job %s", m.Job)
+	return database.Wrap(err, "delete record of mail about job %s", m.Job)
 }

@@ -1,5 +1,5 @@
-// Package mail writes to the owners of jobs: that a job's GPUs do nothing, and what a job used that has ended. What
-// users wrote (names, addresses) is in these mails: it reaches no shell, no header and no option of a mail program.
+// Package mail writes to the owners of jobs whose GPUs are idle, and reports what ended jobs used. The mails contain
+// text of users (names, addresses): none of it reaches a shell, a header or an option of a mail program.
 package mail
 
 import (
@@ -17,25 +17,25 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
-// Kind is what a mail is about.
+// Kind is the subject of a mail.
 type Kind string
 
 // The kinds, which are also the names of their templates.
 const (
-	Idle   Kind = "idle"   // the job runs, and its GPUs do nothing
+	Idle   Kind = "idle"   // a running job's GPUs are idle
 	Report Kind = "report" // the job has ended
 )
 
-// Mail is to the owner of a job; an array is one job.
+// Mail is a mail to the owner of a job. A job array gets one mail.
 type Mail struct {
 	Kind Kind
-	Job  string // its number, without a task's
+	Job  string // the job's number, without a task's
 	User string
-	Idle []job.Idle     // its tasks whose GPUs do nothing
-	Runs []history.Told // that are reported
+	Idle []job.Idle     // tasks with idle GPUs, if Kind is Idle
+	Runs []history.Told // ended runs, if Kind is Report
 }
 
-// Ref is the job or task whose --mail-user the mail goes to.
+// Ref returns the job or task that has the --mail-user to send to.
 func (m *Mail) Ref() string {
 	if m.Kind == Idle {
 		return m.Idle[0].Ref
@@ -43,7 +43,7 @@ func (m *Mail) Ref() string {
 	return m.Runs[0].Ref
 }
 
-// OfIdle are the mails about jobs that do nothing, but for owners who want no mail.
+// OfIdle returns the mails about idle jobs, without owners who opted out.
 func OfIdle(all []job.Idle) []Mail {
 	return group(all, Idle, func(m *Mail, x job.Idle) { m.Idle = append(m.Idle, x) },
 		func(x *job.Idle) (ref, user string) {
@@ -54,16 +54,16 @@ func OfIdle(all []job.Idle) []Mail {
 		})
 }
 
-// OfRuns are the mails about runs that have ended.
+// OfRuns returns the mails about ended runs.
 func OfRuns(all []history.Told) []Mail {
 	return group(all, Report, func(m *Mail, x history.Told) { m.Runs = append(m.Runs, x) },
 		func(x *history.Told) (ref, user string) { return x.Ref, x.User })
 }
 
-// group makes a mail for each job and user; an empty ref is left out.
-func group[T any](all []T, kind Kind, add func(*Mail, T), of func(*T) (ref, user string)) (out []Mail) {
+// group makes one mail for each job and user. Entries for which owner returns "" are left out.
+func group[T any](all []T, kind Kind, add func(*Mail, T), owner func(*T) (ref, user string)) (out []Mail) {
 	for i := range all {
-		ref, user := of(&all[i])
+		ref, user := owner(&all[i])
 		number, _, _ := strings.Cut(ref, "_")
 		if number == "" || user == "" {
 			continue
@@ -78,16 +78,17 @@ func group[T any](all []T, kind Kind, add func(*Mail, T), of func(*T) (ref, user
 	return out
 }
 
-// address is one that is no option, file or command to any mail program: mailx takes "-f", "/file" and "|command".
+// address matches addresses that no mail program takes for an option, file or command. To mailx "-f", "/file" and
+// "|command" are such.
 var address = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._%+=-]*(@[A-Za-z0-9][A-Za-z0-9.-]*)?$`)
 
-// mostAddresses and longestAddress bound to whom a mail goes.
+// Bounds on the addresses of a mail.
 const (
 	mostAddresses  = 5
 	longestAddress = 254
 )
 
-// Addresses are those of a job's --mail-user, or where none of them is fit to be used its owner's; nil = nor is that.
+// Addresses returns the valid addresses of a job's --mail-user, else its owner's address; nil = this is invalid, too.
 func Addresses(mailUser, user, domain string) []string {
 	own := user
 	if domain != "" && !strings.Contains(user, "@") {
@@ -107,14 +108,13 @@ func Addresses(mailUser, user, domain string) []string {
 	return nil
 }
 
-// Template makes the text of mails. It is a text/template with one definition for each Kind, whose first line is the
-// subject's.
+// Template writes the text of mails. It is a text/template with a definition for each Kind; the first line of its
+// output is "Subject: " and the subject.
 type Template struct{ t *template.Template }
 
-// errTemplate marks a template that makes no mail.
-var errTemplate = errors.New("it is no template of mails")
+var errTemplate = errors.New("invalid mail template")
 
-// ParseTemplate reads a template, and tries it.
+// ParseTemplate parses a template and tries it on a mail of each Kind.
 func ParseTemplate(text string) (*Template, error) {
 	parsed, err := template.New("mail").Option("missingkey=error").Parse(text)
 	if err != nil {
@@ -129,19 +129,19 @@ func ParseTemplate(text string) (*Template, error) {
 	return t, nil
 }
 
-// data are what a template may say: text of one line each, without anything that moves a terminal's cursor.
+// data is what a template can use. Each text is one line of printable characters.
 type data struct {
 	Job, User string
 	Name      string // the job's
-	GPUs      string // that do nothing, for example "2 GPUs"
+	GPUs      string // the number of idle GPUs, for example "2 GPUs"
 	Node      string
-	Since     string // when they did something last
+	Since     string // the time of the GPUs' last use
 	For       string
 	Tasks     []string // further tasks of the array
 	Lines     []string // of a report
 }
 
-// mostTasks bounds the tasks of an array that a mail names, or tells of.
+// mostTasks bounds the tasks of an array in a mail.
 const mostTasks = 20
 
 // Write makes a mail's subject and text.
@@ -150,7 +150,10 @@ func (t *Template) Write(m *Mail, now time.Time) (subject, body string, err erro
 	switch m.Kind {
 	case Idle:
 		x := &m.Idle[0]
-		d.Job, d.Name, d.Node, d.GPUs = clean(x.Ref), clean(x.Name), clean(x.Node), usage.GPUs(x.GPUs)
+		d.Job = clean(x.Ref)
+		d.Name = clean(x.Name)
+		d.Node = clean(x.Node)
+		d.GPUs = usage.GPUs(x.GPUs)
 		d.Since = x.Since.Local().Format("2006-01-02 15:04")
 		d.For = strings.TrimSuffix(now.Sub(x.Since).Round(time.Minute).String(), "0s")
 		for i := range m.Idle[1:min(len(m.Idle), mostTasks)] {
@@ -173,22 +176,22 @@ func (t *Template) Write(m *Mail, now time.Time) (subject, body string, err erro
 	first, body, _ := strings.Cut(b.String(), "\n")
 	subject, named := strings.CutPrefix(first, "Subject: ")
 	if !named || subject == "" {
-		return "", "", fmt.Errorf("%w: the first line of %q is not Subject: and a text", errTemplate, m.Kind)
+		return "", "", fmt.Errorf("%w: the first line of %q must be \"Subject: \" and a text", errTemplate, m.Kind)
 	}
 	return clean(subject), guard(strings.TrimPrefix(body, "\n")), nil
 }
 
-// longest is how long a text of a user's, or a subject, may be in a mail, in letters.
+// longest is the maximum length of a user's text, or a subject, in a mail, in characters.
 const longest = 200
 
-// clean is a text as one line of visible letters.
+// clean turns a text into one line of printable characters, of limited length.
 func clean(s string) string {
 	letters := []rune(usage.Clean(s))
 	return string(letters[:min(len(letters), longest)])
 }
 
-// guard keeps lines from being commands to a mail program: GNU mail obeys a line that begins with "~" from a pipe, too,
-// and a single dot ends a text.
+// guard indents lines that mail programs take for commands: GNU mail obeys a line that begins with "~" even from a
+// pipe, and a single dot ends a text.
 func guard(body string) string {
 	lines := strings.Split(body, "\n")
 	for i, line := range lines {
@@ -199,7 +202,7 @@ func guard(body string) string {
 	return strings.Join(lines, "\n")
 }
 
-// message is a mail as sendmail takes it.
+// message returns a mail in sendmail's input format.
 func message(to []string, subject, body string) string {
 	return "To: " + strings.Join(to, ", ") + "\nSubject: " + mime.QEncoding.Encode("utf-8", subject) +
 		"\nAuto-Submitted: auto-generated\nMIME-Version: 1.0\nContent-Type: text/plain; charset=utf-8\n" +

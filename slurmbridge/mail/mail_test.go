@@ -208,14 +208,14 @@ func TestRunsAreReportedOnce(t *testing.T) {
 func TestMailsOfAUserAreBounded(t *testing.T) {
 	b := book(t)
 	n := 0
-	for i := range 2 * mostADay {
+	for i := range 2 * mostPerUser {
 		m := OfRuns([]history.Told{ran(strconv.Itoa(100+i), "ann", int64(i))})[0]
 		if must.Get(b.Claim(t.Context(), &m, noon.Add(time.Duration(i)*time.Second)))(t) {
 			n++
 		}
 	}
 	other := OfIdle([]job.Idle{idle("7", "bob")})[0]
-	if n != mostADay || !must.Get(b.Claim(t.Context(), &other, noon))(t) {
+	if n != mostPerUser || !must.Get(b.Claim(t.Context(), &other, noon))(t) {
 		t.Errorf("%d mails", n)
 	}
 }
