@@ -12,22 +12,25 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// KeptFor is how long footprints are kept: a month can be compared with the same of a year ago.
+// KeptFor is how long footprints are kept, so a month can be compared with the same month a year ago.
 const KeptFor = 400 * 24 * time.Hour
 
-// Make sums up the footprints of runs that were on their GPUs in the query's period; those that still run are taken
-// to run until now. It is nil where there is none.
+// Make sums up the footprints of runs on GPUs in the query's period; runs that have not ended count until now. It
+// returns nil if there are none.
 func Make(ctx context.Context, db *sql.DB, q Query, now time.Time) (*Report, error) {
 	t := &tally{Query: q, now: now, lines: map[string]*Line{}, total: Line{Name: "all"}}
-	if err := database.Read(ctx, db, func(r database.Querier) (err error) {
+	err := database.Read(ctx, db, func(r database.Querier) (err error) {
 		if q.By == Job && q.Limit > 0 {
-			// Of a year's millions those that may be shown: a job that ran often may be larger than one of the largest runs.
-			if t.largest, err = history.Largest(ctx, r, &q.Period, 1000+10*q.Limit); err != nil {
+			// A year may have millions of jobs. More candidates than lines are needed, since the many runs of a requeued job
+			// may add up to more than the largest single runs.
+			t.largest, err = history.Largest(ctx, r, &q.Period, 1000+10*q.Limit)
+			if err != nil {
 				return err
 			}
 		}
 		return history.Footprints(ctx, r, &q.Period, t.add)
-	}); err != nil || t.total.Runs == 0 {
+	})
+	if err != nil || t.total.Runs == 0 {
 		return nil, err
 	}
 	return t.report(), nil
@@ -41,16 +44,17 @@ type tally struct {
 	largest map[string]bool // the jobs with lines of their own; nil = all jobs
 }
 
-// add adds a run to its line and to all.
+// add adds a run to its line and to the total.
 func (t *tally) add(f *history.Footprint) {
 	s := stay{Footprint: f, end: f.End, charge: t.Weights[f.Partition]}
 	if s.end.IsZero() {
 		s.end = t.now
 	}
-	from, to := f.Start, s.end
+	from := f.Start
 	if from.Before(t.From) {
 		from = t.From
 	}
+	to := s.end
 	if to.After(t.To) {
 		to = t.To
 	}
@@ -58,7 +62,8 @@ func (t *tally) add(f *history.Footprint) {
 		return
 	}
 	s.hours = to.Sub(from).Hours()
-	s.long, s.ends = s.end.Sub(f.Start).Seconds(), !s.end.After(t.To)
+	s.runS = s.end.Sub(f.Start).Seconds()
+	s.ends = !s.end.After(t.To)
 	t.total.add(&s)
 	name := names[t.By](f)
 	if t.largest != nil && !t.largest[name] {
@@ -77,20 +82,20 @@ func (t *tally) add(f *history.Footprint) {
 type stay struct {
 	*history.Footprint
 	end    time.Time
-	hours  float64 // in the period
-	long   float64 // the run's time, s
-	ends   bool    // in the period
-	charge Weights // its partition's
+	hours  float64 // of the run in the period
+	runS   float64 // the whole run, s
+	ends   bool    // the run ends in the period
+	charge Weights // of the run's partition
 }
 
-func plus(sum **float64, v float64) {
+func addTo(sum **float64, v float64) {
 	if *sum == nil {
 		*sum = new(float64)
 	}
 	**sum += v
 }
 
-// add adds a run. Computed and MemoryMean are sums until the line is finished.
+// add adds a run. Until finish is called Computed may exceed what was held, and MemoryMean is a sum.
 func (l *Line) add(s *stay) {
 	l.Runs++
 	if s.GPUs == 0 {
@@ -99,37 +104,39 @@ func (l *Line) add(s *stay) {
 	}
 	held := s.GPUs * s.hours
 	l.Held += held
-	h := s.hours / s.long // in the period, of a second of the run
+	h := s.hours / s.runS // hours in the period for each second of the run
 	if u := s.Use; u != nil {
-		seen := func(seconds float64) float64 { return h * min(seconds, s.long) } // a record may begin before accounting does
+		// A record may begin before the run does in accounting, and be longer.
+		seen := func(seconds float64) float64 { return h * min(seconds, s.runS) }
 		if u.KnownS > 0 {
-			gpus := max(1, s.GPUs) // a part of a GPU's shares may compute on all of it
-			plus(&l.Computed, gpus*h*u.ComputedS)
+			gpus := max(1, s.GPUs) // a job with a part of a GPU may compute on all of it
+			addTo(&l.Computed, gpus*h*u.ComputedS)
 			l.ComputedOf += s.GPUs * seen(u.KnownS)
 			l.ComputedSplit += gpus * h * u.SplitS
 		}
 		if u.CardMiB > 0 {
-			plus(&l.MemoryMean, held*min(1, u.MeanMiB/u.CardMiB))
+			addTo(&l.MemoryMean, held*min(1, u.MeanMiB/u.CardMiB))
 			l.MemoryOf += held
-			if peak := min(1, u.PeakMiB/u.CardMiB); l.MemoryPeak == nil || peak > *l.MemoryPeak {
+			peak := min(1, u.PeakMiB/u.CardMiB)
+			if l.MemoryPeak == nil || peak > *l.MemoryPeak {
 				l.MemoryPeak = &peak
 			}
 		}
 		if u.IdleKnownS > 0 {
-			plus(&l.Idle, s.GPUs*seen(min(u.IdleS, u.IdleKnownS)))
+			addTo(&l.Idle, s.GPUs*seen(min(u.IdleS, u.IdleKnownS)))
 			l.IdleOf += s.GPUs * seen(u.IdleKnownS)
 		}
-		plus(&l.Shared, s.GPUs*seen(u.SharedS))
+		addTo(&l.Shared, s.GPUs*seen(u.SharedS))
 		if u.EnergyJ > 0 {
-			plus(&l.Energy, h*u.EnergyJ/1000)
+			addTo(&l.Energy, h*u.EnergyJ/1000)
 			l.EnergyOf += held
 		}
 	}
 	if s.Timed {
-		plus(&l.WaitSaved, h*s.SavedS)
+		addTo(&l.WaitSaved, h*s.SavedS)
 	}
 	if s.Judged {
-		plus(&l.TimeLost, h*s.LostS)
+		addTo(&l.TimeLost, h*s.LostS)
 		if l.Harm == nil {
 			l.Harm = map[history.Harm]int{}
 		}
@@ -139,20 +146,22 @@ func (l *Line) add(s *stay) {
 			}
 		}
 	}
-	switch w := s.charge; {
+	w := s.charge
+	switch {
 	case !(w.GPU > 0):
 	case s.Whole:
-		plus(&l.Charged, held)
+		addTo(&l.Charged, held)
 	default:
-		plus(&l.Charged, held*job.Units*w.Share/w.GPU)
+		addTo(&l.Charged, held*job.Units*w.Share/w.GPU)
 	}
 }
 
-// finish makes figures of a line's sums.
+// finish turns the sums of a line into figures.
 func (l *Line) finish() {
 	if l.Computed != nil && *l.Computed > l.ComputedOf {
 		beyond := *l.Computed - l.ComputedOf
-		*l.Computed, l.Beyond = l.ComputedOf, &beyond
+		l.Beyond = &beyond
+		*l.Computed = l.ComputedOf
 	}
 	if l.MemoryMean != nil {
 		*l.MemoryMean /= l.MemoryOf
@@ -169,8 +178,9 @@ func (t *tally) report() *Report {
 	slices.SortFunc(r.Lines, func(a, b Line) int {
 		return cmp.Or(cmp.Compare(b.Held, a.Held), cmp.Compare(a.Name, b.Name))
 	})
-	if n := len(r.Lines) - t.Limit; t.Limit > 0 && n > 0 {
-		r.Lines, r.More = r.Lines[:t.Limit], n
+	if t.Limit > 0 && len(r.Lines) > t.Limit {
+		r.More = len(r.Lines) - t.Limit
+		r.Lines = r.Lines[:t.Limit]
 	}
 	if t.By == Job {
 		r.More = r.Total.Runs

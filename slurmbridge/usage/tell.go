@@ -4,29 +4,31 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 )
 
-// Tell is one run in five lines: how it ended, what it used, with whom it shared, what that cost and what it saved.
+// Tell describes a run in five lines: how it ended, what it used, its co-runners, and the time that sharing cost and
+// saved.
 func Tell(o *history.Told) []string {
 	return []string{
-		ended(o), "  used    " + used(o), "  shared  " + shared(o), "  cost    " + cost(o), "  saved   " + gain(o),
+		howEnded(o), "  used    " + used(o), "  shared  " + shared(o), "  cost    " + cost(o), "  saved   " + gain(o),
 	}
 }
 
-func ended(o *history.Told) string {
+func howEnded(o *history.Told) string {
 	held := ""
 	if o.Used.GPUs > 0 {
 		held = ", with " + GPUs(o.Used.GPUs)
 	}
 	how := cmp.Or(strings.ToLower(o.State), "ended")
-	return fmt.Sprintf("job %s %s after %s on %s%s", o.Ref, how, lasting(took(o).Seconds()), o.Node, held)
+	return fmt.Sprintf("job %s %s after %s on %s%s", o.Ref, how, duration(runTime(o).Seconds()), o.Node, held)
 }
 
-// GPUs says how many a job holds, which may be a part of one.
+// GPUs words a number of GPUs, or a part of one.
 func GPUs(n float64) string {
 	switch {
 	case n == 1:
@@ -40,16 +42,16 @@ func GPUs(n float64) string {
 func used(o *history.Told) string {
 	u := o.Used.Use
 	if u == nil {
-		return "it isn't known what: no agent of its nodes saw it"
+		return "unknown: no agent on its nodes saw it"
 	}
 	var parts []string
-	if took := took(o).Seconds(); u.KnownS > 0 {
+	if u.KnownS > 0 {
 		text := fmt.Sprintf("it computed %.0f %% of the time", 100*u.ComputedS/u.KnownS)
 		if gpus := o.Used.GPUs; gpus > 0 && gpus < 1 {
 			text += fmt.Sprintf(", %.0f %% of its part of the GPU", 100*min(1, u.ComputedS/u.KnownS/gpus))
 		}
-		if u.KnownS < 0.95*took {
-			text += fmt.Sprintf(" (seen for %.0f %% of it)", 100*u.KnownS/took)
+		if all := runTime(o).Seconds(); u.KnownS < 0.95*all {
+			text += fmt.Sprintf(" (seen for %.0f %% of it)", 100*u.KnownS/all)
 		}
 		parts = append(parts, text)
 	} else {
@@ -59,7 +61,7 @@ func used(o *history.Told) string {
 		parts = append(parts, fmt.Sprintf("%.1f of %.1f GiB of GPU memory at most", u.PeakMiB/1024, u.CardMiB/1024))
 	}
 	if u.IdleS > 0 {
-		parts = append(parts, fmt.Sprintf("it did nothing for %s", lasting(u.IdleS)))
+		parts = append(parts, fmt.Sprintf("it was idle for %s", duration(u.IdleS)))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -68,22 +70,21 @@ func shared(o *history.Told) string {
 	if !o.Shared() {
 		return "with nobody"
 	}
-	with := make([]string, len(o.With))
-	for i, ref := range o.With {
-		if with[i] = ref; i < len(o.Others) {
-			with[i] += fmt.Sprintf(" (%s)", strings.TrimPrefix(o.Others[i].App+" of "+o.Others[i].Owner, " "))
-		}
+	others := slices.Clone(o.With)
+	for i := range others[:min(len(others), len(o.Others))] {
+		others[i] += fmt.Sprintf(" (%s)", strings.TrimPrefix(o.Others[i].App+" of "+o.Others[i].Owner, " "))
 	}
-	text := "with " + strings.Join(with, ", ")
+	text := "with " + strings.Join(others, ", ")
 	if u := o.Used.Use; u != nil && u.SharedS > 0 {
-		text += ", for " + lasting(u.SharedS).String()
+		text += ", for " + duration(u.SharedS).String()
 	}
 	return text
 }
 
 func cost(o *history.Told) string {
+	lost := runTime(o).Seconds() * (1 - 1/o.Slowdown)
 	text := ""
-	switch lost := took(o).Seconds() * (1 - 1/o.Slowdown); {
+	switch {
 	case !o.Shared():
 		return "nothing"
 	case !(o.Slowdown > 0):
@@ -91,7 +92,7 @@ func cost(o *history.Told) string {
 	case lost < 0.5:
 		text = fmt.Sprintf("nothing: it took %.2f times its time alone", o.Slowdown)
 	default:
-		text = fmt.Sprintf("%s: it took %.2f times its time alone", lasting(lost), o.Slowdown)
+		text = fmt.Sprintf("%s: it took %.2f times its time alone", duration(lost), o.Slowdown)
 	}
 	if o.Slowdown > 0 && o.Predicted > 0 {
 		text += fmt.Sprintf(", %.2f predicted", o.Predicted)
@@ -107,24 +108,25 @@ func cost(o *history.Told) string {
 
 func gain(o *history.Told) string {
 	end := o.PlainEnd.Local().Format(time.DateTime)
-	switch gain := o.PlainEnd.Sub(o.End).Seconds(); {
+	saved := o.PlainEnd.Sub(o.End).Seconds()
+	switch {
 	case o.PlainEnd.IsZero():
 		return "it isn't known when plain Slurm would have ended it"
 	case !o.Used.Timed:
 		return "it can't be compared: plain Slurm would have ended it at " + end
-	case math.Abs(gain) < 0.5:
+	case math.Abs(saved) < 0.5:
 		return "nothing: plain Slurm would have ended it at the same time"
-	case gain > 0:
-		return fmt.Sprintf("%s: plain Slurm would have ended it at %s", lasting(gain), end)
+	case saved > 0:
+		return fmt.Sprintf("%s: plain Slurm would have ended it at %s", duration(saved), end)
 	default:
-		return fmt.Sprintf("nothing: plain Slurm would have ended it %s earlier, at %s", lasting(-gain), end)
+		return fmt.Sprintf("nothing: plain Slurm would have ended it %s earlier, at %s", duration(-saved), end)
 	}
 }
 
-func took(o *history.Told) time.Duration { return o.End.Sub(o.Start) }
+func runTime(o *history.Told) time.Duration { return o.End.Sub(o.Start) }
 
-// lasting is a time for people: in seconds, or within the first second in tenths.
-func lasting(seconds float64) time.Duration {
+// duration rounds a time to seconds, or below one second to tenths, at least 100 ms.
+func duration(seconds float64) time.Duration {
 	d := time.Duration(seconds * float64(time.Second))
 	if rounded := d.Round(time.Second); rounded > 0 {
 		return rounded

@@ -33,7 +33,7 @@ func TestARunInFiveLines(t *testing.T) {
 			KnownS: 3600, ComputedS: 1800, PeakMiB: 2048, CardMiB: 12288, IdleKnownS: 3600, IdleS: 900, SharedS: 3000,
 		}}), []string{
 			"job 7 completed after 1h0m0s on n1, with 25 % of a GPU",
-			"  used    it computed 50 % of the time, 100 % of its part of the GPU, 2.0 of 12.0 GiB of GPU memory at most, it did nothing for 15m0s",
+			"  used    it computed 50 % of the time, 100 % of its part of the GPU, 2.0 of 12.0 GiB of GPU memory at most, it was idle for 15m0s",
 			"  shared  with 8 (train of bob), 9 (of eve), for 50m0s",
 			"  cost    10m0s: it took 1.20 times its time alone, 1.10 predicted; its contract of 1.30 was kept",
 			"  saved   1h0m0s: plain Slurm would have ended it at 2026-01-02 14:00:00",
@@ -58,7 +58,7 @@ func TestARunInFiveLines(t *testing.T) {
 		}},
 		"one of whole GPUs": {told(history.Outcome{}, history.Footprint{GPUs: 2}), []string{
 			"job 7 ended after 1h0m0s on n1, with 2 GPUs",
-			"  used    it isn't known what: no agent of its nodes saw it",
+			"  used    unknown: no agent on its nodes saw it",
 			"  shared  with nobody",
 			"  cost    nothing",
 			"  saved   it isn't known when plain Slurm would have ended it",
@@ -66,14 +66,14 @@ func TestARunInFiveLines(t *testing.T) {
 		"within a second": {told(history.Outcome{End: start.Add(420 * time.Millisecond)},
 			history.Footprint{GPUs: 1, Use: &history.Use{KnownS: 0.4, IdleS: 0.01}}), []string{
 			"job 7 ended after 400ms on n1, with a GPU",
-			"  used    it computed 0 % of the time, it did nothing for 100ms",
+			"  used    it computed 0 % of the time, it was idle for 100ms",
 			"  shared  with nobody",
 			"  cost    nothing",
 			"  saved   it isn't known when plain Slurm would have ended it",
 		}},
 		"faster than alone": {told(history.Outcome{With: []string{"8"}, Slowdown: 0.98}, history.Footprint{}), []string{
 			"job 7 ended after 1h0m0s on n1",
-			"  used    it isn't known what: no agent of its nodes saw it",
+			"  used    unknown: no agent on its nodes saw it",
 			"  shared  with 8",
 			"  cost    nothing: it took 0.98 times its time alone",
 			"  saved   it isn't known when plain Slurm would have ended it",

@@ -5,11 +5,11 @@ import (
 	"strconv"
 )
 
-// Unit is what a sum is told in.
+// Unit is the unit in which a sum is shown.
 type Unit struct {
-	Name string  // "h"
-	Noun string  // of GPU time: "GPU-hours"
-	per  float64 // of them one of the largest unit is
+	Name       string  // "h"
+	Noun       string  // of GPU time: "GPU-hours"
+	perLargest float64 // this many make one of the largest unit
 }
 
 var (
@@ -17,12 +17,12 @@ var (
 	energies = []Unit{{"kWh", "", 1}, {"Wh", "", 1000}}
 )
 
-// HoursFor is the unit in which a sum of that many hours, the largest of a table, has two digits in front of the point.
+// HoursFor returns the unit in which largest, a table's largest sum in hours, has at least two digits before the point.
 func HoursFor(largest float64) Unit { return fit(times, largest) }
 
 func fit(units []Unit, largest float64) Unit {
 	for _, u := range units[:len(units)-1] {
-		if math.Abs(largest)*u.per >= 10 {
+		if math.Abs(largest)*u.perLargest >= 10 {
 			return u
 		}
 	}
@@ -32,10 +32,11 @@ func fit(units []Unit, largest float64) Unit {
 	return units[len(units)-1]
 }
 
-// Text is a sum in the unit, without its name. What is little more than nothing isn't nothing.
+// Text is a sum in the unit, without the unit's name. A sum that would round to 0 is "<0.1".
 func (u Unit) Text(sum float64) string {
-	v := sum * u.per
-	switch text := strconv.FormatFloat(v, 'f', 1, 64); {
+	v := sum * u.perLargest
+	text := strconv.FormatFloat(v, 'f', 1, 64)
+	switch {
 	case v == 0:
 		return "0"
 	case text == "0.0":
@@ -47,7 +48,7 @@ func (u Unit) Text(sum float64) string {
 	}
 }
 
-// Cell is Text, "" = the sum isn't known.
+// Cell is Text, or "" for an unknown sum (nil).
 func (u Unit) Cell(sum *float64) string {
 	if sum == nil {
 		return ""
@@ -55,7 +56,7 @@ func (u Unit) Cell(sum *float64) string {
 	return u.Text(*sum)
 }
 
-// Of is Cell with the unit's name.
+// Of is Cell with the unit's name appended.
 func (u Unit) Of(sum *float64) string {
 	if sum == nil {
 		return ""

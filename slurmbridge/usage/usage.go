@@ -1,6 +1,6 @@
-// Package usage sums up what GPUs were used for in some time: by user, account, partition, application, node or job,
-// the GPU-hours that jobs held, how much of that they computed or did nothing, and what sharing saved or cost them.
-// It sums up the footprints of runs. What can't be known is absent, never 0.
+// Package usage reports what GPUs were used for in a period: by user, account, partition, application, node or job, the
+// GPU-hours that jobs held, computed and were idle, and what sharing saved or cost them. It sums up the footprints of
+// runs. Unknown figures are absent, never 0.
 package usage
 
 import (
@@ -18,9 +18,10 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// By is what runs are summed up by.
+// By is the property by which runs are grouped into lines.
 type By string
 
 // The ways to sum up.
@@ -33,10 +34,10 @@ const (
 	Job         By = "job"
 )
 
-// Ways lists them.
+// Ways lists the ways to sum up.
 func Ways() []By { return []By{User, Account, Partition, Application, Node, Job} }
 
-// names are those of the lines in which runs count.
+// names return the name of a run's line.
 var names = map[By]func(f *history.Footprint) string{
 	User:        func(f *history.Footprint) string { return f.User },
 	Account:     func(f *history.Footprint) string { return f.Account },
@@ -46,62 +47,62 @@ var names = map[By]func(f *history.Footprint) string{
 	Job:         func(f *history.Footprint) string { return f.Ref },
 }
 
-// ErrBy marks a way to sum up that there isn't.
+// ErrBy marks an unknown way to sum up.
 var ErrBy = errors.New("it takes user, account, partition, application, node or job")
 
-// ParseBy reads a way to sum up.
+// ParseBy parses a way to sum up.
 func ParseBy(text string) (By, error) {
-	if by := By(text); slices.Contains(Ways(), by) {
-		return by, nil
+	if !slices.Contains(Ways(), By(text)) {
+		return "", fmt.Errorf("%.40q: %w", text, ErrBy)
 	}
-	return "", fmt.Errorf("%.40q: %w", text, ErrBy)
+	return By(text), nil
 }
 
 // Query selects and groups runs.
 type Query struct {
-	history.Period // runs count by the part of their time in it
+	history.Period // the part of a run in this period counts
 	By             By
-	// Limit is how many lines there are at most, the largest; 0 = all.
+	// Limit is the maximum number of lines; the largest are kept. 0 = all.
 	Limit int
-	// Weights are by how much a partition charges; nil = not wanted.
+	// Weights are the billing weights by partition; nil = report no charges.
 	Weights map[string]Weights
 }
 
-// Weights are a partition's TRESBillingWeights of GPUs: for a whole one, and for each of 100 shares of one.
+// Weights are a partition's TRESBillingWeights for a whole GPU, and for one of a GPU's 100 shares.
 type Weights struct{ GPU, Share float64 }
 
-// Line is the sum over some runs. Hours are GPU-hours; nil = not known of any of them.
+// Line is the sum over some runs. Hours are GPU-hours; nil = unknown for all of the runs.
 type Line struct {
 	Name  string `json:"name"`
 	Owner string `json:"owner,omitempty"` // the user, if the line is a job
-	Runs  int    `json:"runs"`            // that were on a GPU in this time
-	// Held counts shares of a GPU as parts of one, as accounting does. Unheld are runs for which it
-	// isn't known what they held: they count nowhere else.
+	Runs  int    `json:"runs"`            // that were on a GPU in the period
+	// Held counts shares as parts of a GPU, as accounting does. Unheld counts the runs with an unknown part of a GPU;
+	// no other figure includes them.
 	Held   float64 `json:"held_h"`
 	Unheld int     `json:"runs_not_known,omitempty"`
-	// Computed is utilisation over time, as far as it isn't more than was held: a job that shares a GPU also computes
-	// while its co-runners don't, which is Beyond (nil = nothing). ComputedOf is of how many hours held both are known,
-	// and ComputedSplit how much of them is a part, by profiles, of what several jobs on one GPU did together.
+	// Computed is utilisation times time, at most the hours held. A sharer may also compute while its co-runners don't:
+	// the excess is Beyond (nil = none). ComputedOf are the hours held for which both are known. ComputedSplit is the
+	// part of the hours computed that profiles split among the jobs of one GPU.
 	Computed      *float64 `json:"computed_h,omitempty"`
 	Beyond        *float64 `json:"computed_beyond_h,omitempty"`
 	ComputedOf    float64  `json:"computed_known_of_h"`
 	ComputedSplit float64  `json:"computed_by_profile_h,omitempty"`
-	// MemoryMean and MemoryPeak are parts of the cards' memory; MemoryOf is of how many hours held they are known.
+	// MemoryMean and MemoryPeak are fractions of the cards' memory, known for MemoryOf of the hours held.
 	MemoryOf   float64  `json:"memory_known_of_h,omitempty"`
 	MemoryMean *float64 `json:"memory_mean,omitempty"`
 	MemoryPeak *float64 `json:"memory_peak,omitempty"`
-	// Idle: nothing was computed, or for less than 1 % of the time, for longer than ten minutes.
+	// Idle are the hours in stretches of over ten minutes with less than 1 % computed, known for IdleOf hours held.
 	Idle   *float64 `json:"idle_h,omitempty"`
 	IdleOf float64  `json:"idle_known_of_h"`
 	Shared *float64 `json:"shared_h,omitempty"` // with another job on the GPU
-	// WaitSaved is by how much less runs waited than on plain Slurm, and TimeLost by how much longer they ran for
-	// having shared, h: jobs', not GPUs'.
+	// WaitSaved is the waiting time saved against plain Slurm, TimeLost the run time lost by sharing: hours of jobs, not
+	// of GPUs.
 	WaitSaved *float64             `json:"wait_saved_h,omitempty"`
 	TimeLost  *float64             `json:"time_lost_h,omitempty"`
-	Harm      map[history.Harm]int `json:"harm,omitempty"` // runs by kind; nil = none is judged
+	Harm      map[history.Harm]int `json:"harm,omitempty"` // runs by kind; nil = no run is judged
 	Energy    *float64             `json:"energy_kwh,omitempty"`
 	EnergyOf  float64              `json:"energy_known_of_h"`
-	Charged   *float64             `json:"charged_h,omitempty"` // GPU-hours as billing weighs them
+	Charged   *float64             `json:"charged_h,omitempty"` // GPU-hours by billing weights
 }
 
 // Report is what GPUs were used for.
@@ -110,37 +111,38 @@ type Report struct {
 	To    time.Time `json:"to"`
 	By    By        `json:"by"`
 	Total Line      `json:"total"`
-	Lines []Line    `json:"lines"`                // those that held most first
-	More  int       `json:"more_lines,omitempty"` // that were left out; of jobs, their runs
-	// Notes say how figures came about, and what is missing.
+	Lines []Line    `json:"lines"`                // by hours held, descending
+	More  int       `json:"more_lines,omitempty"` // the number of omitted lines; if By is Job, of omitted runs
+	// Notes define the figures, and say what is missing.
 	Notes []string `json:"notes"`
 }
 
-// notes say how the figures came about.
+// notes returns the notes that apply to the report.
 func (r *Report) notes(charged bool) (notes []string) {
-	say := func(when bool, format string, args ...any) {
-		if when {
+	say := func(applies bool, format string, args ...any) {
+		if applies {
 			notes = append(notes, fmt.Sprintf(format, args...))
 		}
 	}
-	all, u := &r.Total, r.Hours()
+	all := &r.Total
+	u := r.Hours()
 	missing := all.Held - all.ComputedOf
-	say(true, "Held: whole GPUs, and shares as parts of one, by the time that jobs had them in this period. Computed: "+
-		"the part of that time in which their kernels ran; of jobs that share a GPU, their own part of its processors.")
+	say(true, "Held: whole GPUs, and shares as parts of a GPU, for the time that jobs had them in this period. Computed: "+
+		"the part of that time in which jobs' kernels ran; for jobs that share a GPU, their own part of its processors.")
 	say(slices.ContainsFunc(r.Lines, func(l Line) bool { return l.Beyond != nil }),
-		"Beyond: computed by jobs on top of what they held, while those that share their GPUs didn't compute.")
-	say(all.ComputedSplit > 0, "%s of the time computed are estimated by the jobs' profiles: several jobs ran on one GPU "+
+		"Beyond: computed by jobs in excess of what they held, while their co-runners didn't compute.")
+	say(all.ComputedSplit > 0, "%s of the time computed are estimates from the jobs' profiles: several jobs ran on a GPU "+
 		"that doesn't report its processes separately.", u.Of(&all.ComputedSplit))
-	say(missing > 0.005*all.Held && all.Held > 0, "Of %s held (%.0f %%) it isn't known what was computed: the jobs still "+
+	say(missing > 0.005*all.Held && all.Held > 0, "For %s held (%.0f %%) the time computed is unknown: the jobs still "+
 		"run, or their nodes sent no record.", u.Of(&missing), 100*min(1, missing/all.Held))
-	say(all.Unheld > 0, "Of %d runs it isn't known how much of a GPU they held; they are left out.", all.Unheld)
+	say(all.Unheld > 0, "Left out: %s with an unknown part of a GPU.", job.Count(all.Unheld, "run"))
 	say(true, "Idle: under 1 %% for longer than ten minutes. Waiting saved and time lost are jobs' hours against plain "+
 		"Slurm's schedule, which the bridge keeps while it is active.")
-	say(charged, "Charged: GPU-hours as TRESBillingWeights have them, a share against a whole GPU of its partition.")
+	say(charged, "Charged: GPU-hours by TRESBillingWeights, with a share weighted against a whole GPU of its partition.")
 	return notes
 }
 
-// HarmText is harm in a few words, "" = not known.
+// HarmText lists the harm by kind, "" = unknown.
 func (l *Line) HarmText() string {
 	if l.Harm == nil {
 		return ""
@@ -151,32 +153,33 @@ func (l *Line) HarmText() string {
 // column is one figure of a line.
 type column struct {
 	name   string // in CSV
-	head   string // in the table; "" = programs alone get it
+	head   string // in the table; "" = in CSV only
 	kind   kind
 	figure func(*Line) *float64
 }
 
-// kind is how a figure is told to people.
+// kind is the way to print a figure.
 type kind int8
 
 const (
 	count       kind = iota
-	fraction         // of 1
+	fraction         // as a percentage
 	sumOfTime        // h
 	sumOfEnergy      // kWh
 )
 
-func whole(f func(*Line) float64) func(*Line) *float64 {
+// always adapts a figure that is never nil.
+func always(f func(*Line) float64) func(*Line) *float64 {
 	return func(l *Line) *float64 {
 		v := f(l)
 		return &v
 	}
 }
 
-// columns are the figures that are shown, in their order.
+// columns are the figures of a report, in order.
 var columns = []column{
-	{"runs", "jobs", count, whole(func(l *Line) float64 { return float64(l.Runs) })},
-	{"held_gpu_h", "held", sumOfTime, whole(func(l *Line) float64 { return l.Held })},
+	{"runs", "jobs", count, always(func(l *Line) float64 { return float64(l.Runs) })},
+	{"held_gpu_h", "held", sumOfTime, always(func(l *Line) float64 { return l.Held })},
 	{"computed_gpu_h", "computed", sumOfTime, func(l *Line) *float64 { return l.Computed }},
 	{"utilisation", "of held", fraction, (*Line).Utilisation},
 	{"computed_beyond_gpu_h", "beyond", sumOfTime, func(l *Line) *float64 { return l.Beyond }},
@@ -188,14 +191,14 @@ var columns = []column{
 	{"time_lost_h", "time lost", sumOfTime, func(l *Line) *float64 { return l.TimeLost }},
 	{"energy_kwh", "", sumOfEnergy, func(l *Line) *float64 { return l.Energy }},
 	{"charged_gpu_h", "charged", sumOfTime, func(l *Line) *float64 { return l.Charged }},
-	{"computed_known_of_gpu_h", "", count, whole(func(l *Line) float64 { return l.ComputedOf })},
-	{"computed_by_profile_gpu_h", "", count, whole(func(l *Line) float64 { return l.ComputedSplit })},
-	{"idle_known_of_gpu_h", "", count, whole(func(l *Line) float64 { return l.IdleOf })},
-	{"energy_known_of_gpu_h", "", count, whole(func(l *Line) float64 { return l.EnergyOf })},
-	{"runs_not_known", "", count, whole(func(l *Line) float64 { return float64(l.Unheld) })},
+	{"computed_known_of_gpu_h", "", count, always(func(l *Line) float64 { return l.ComputedOf })},
+	{"computed_by_profile_gpu_h", "", count, always(func(l *Line) float64 { return l.ComputedSplit })},
+	{"idle_known_of_gpu_h", "", count, always(func(l *Line) float64 { return l.IdleOf })},
+	{"energy_known_of_gpu_h", "", count, always(func(l *Line) float64 { return l.EnergyOf })},
+	{"runs_not_known", "", count, always(func(l *Line) float64 { return float64(l.Unheld) })},
 }
 
-// Hours is the unit in which the report tells hours: the one that suits its largest line.
+// Hours is the unit of the report's hours, chosen for its largest line.
 func (r *Report) Hours() Unit {
 	if len(r.Lines) == 0 {
 		return HoursFor(r.Total.Held)
@@ -203,7 +206,7 @@ func (r *Report) Hours() Unit {
 	return HoursFor(r.Lines[0].Held)
 }
 
-// KWh is the unit in which the report tells energy.
+// KWh is the unit of the report's energies.
 func (r *Report) KWh() Unit {
 	if r.Total.Energy == nil {
 		return energies[0]
@@ -211,7 +214,7 @@ func (r *Report) KWh() Unit {
 	return fit(energies, *r.Total.Energy)
 }
 
-// title is a column's head with its unit.
+// title returns a column's head with the unit.
 func (r *Report) title(c *column) string {
 	switch c.kind {
 	case sumOfTime:
@@ -223,7 +226,7 @@ func (r *Report) title(c *column) string {
 	}
 }
 
-// Utilisation is what was computed of what was held, where it is known; nil = nowhere.
+// Utilisation is the computed fraction of the hours held for which it is known; nil = unknown.
 func (l *Line) Utilisation() *float64 {
 	if l.Computed == nil || !(l.ComputedOf > 0) {
 		return nil
@@ -232,7 +235,7 @@ func (l *Line) Utilisation() *float64 {
 	return &v
 }
 
-// cell is a figure for people, "" where it isn't known.
+// cell formats a figure for people, "" if it is unknown.
 func (r *Report) cell(c *column, l *Line) string {
 	v := c.figure(l)
 	switch {
@@ -249,7 +252,7 @@ func (r *Report) cell(c *column, l *Line) string {
 	}
 }
 
-// table is the report as a table of some columns, with all lines up to limit, and what makes a row of a line.
+// table returns a table of the columns with up to limit lines, and the function that makes a row of a line.
 func (r *Report) table(limit int, columns []column, name func(string) string, figure func(*column, *Line) string) (
 	t table.Writer, row func(l *Line, label, owner string) table.Row,
 ) {
@@ -283,7 +286,7 @@ func (r *Report) table(limit int, columns []column, name func(string) string, fi
 	return t, row
 }
 
-// Text writes the report for a terminal, at most limit lines.
+// Text writes the report for a terminal, with at most limit lines.
 func (r *Report) Text(out io.Writer, limit int) {
 	fmt.Fprintf(out, "GPU usage, %s to %s\n", r.From.Local().Format(time.DateTime), r.To.Local().Format(time.DateTime))
 	shown := slices.DeleteFunc(slices.Clone(columns), func(c column) bool {
@@ -306,7 +309,7 @@ func (r *Report) Text(out io.Writer, limit int) {
 	}
 }
 
-// Label is the line's name for people.
+// Label is the line's name for display.
 func (l *Line) Label() string {
 	if l.Name == "" {
 		return "(not known)"
@@ -314,7 +317,7 @@ func (l *Line) Label() string {
 	return Clean(l.Name)
 }
 
-// Clean is a text with ? for whatever could move a terminal's cursor, hide text or turn its words around.
+// Clean replaces by ? each character that could move a terminal's cursor, hide text or reverse its direction.
 func Clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -324,7 +327,7 @@ func Clean(s string) string {
 	}, s)
 }
 
-// CSV writes all lines; what isn't known is empty.
+// CSV writes all lines; cells of unknown figures are empty.
 func (r *Report) CSV(out io.Writer) error {
 	all := slices.Clone(columns)
 	for i := range all {
@@ -340,7 +343,7 @@ func (r *Report) CSV(out io.Writer) error {
 	return err
 }
 
-// cell is a user's word in a table: none that a spreadsheet would compute.
+// cell quotes a user's text that a spreadsheet would take for a formula.
 func cell(s string) string {
 	s = Clean(s)
 	if s != "" && strings.ContainsRune("=+-@", rune(s[0])) {

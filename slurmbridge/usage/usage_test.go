@@ -133,7 +133,7 @@ func TestWhatLinesSumUp(t *testing.T) {
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateApprox(0, 1e-9)); diff != "" {
 			t.Errorf("%s: %s", what, diff)
 		}
-		if unknown := strings.Contains(strings.Join(r.Notes, " "), "Of 1 runs it isn't known how much of a GPU"); unknown !=
+		if unknown := strings.Contains(strings.Join(r.Notes, " "), "Left out: 1 run with an unknown part of a GPU"); unknown !=
 			(c.want.Unheld > 0) {
 			t.Errorf("%s: %q", what, r.Notes)
 		}
@@ -165,7 +165,7 @@ func TestWhatIsNotKnownIsEmpty(t *testing.T) {
 	}
 	r.Text(&table, 10)
 	if s := table.String(); strings.Contains(s, "computed h") || strings.Contains(s, "kWh") ||
-		!strings.Contains(s, "Of 10.0 h held (100 %) it isn't known") {
+		!strings.Contains(s, "For 10.0 h held (100 %) the time computed is unknown") {
 		t.Errorf("%s", s)
 	}
 }
