@@ -1,5 +1,5 @@
-// Package chart draws the pictures of the status page and the manual: SVG that stands inside a page, takes
-// its colours from the page's style sheet and needs no script. All text is escaped.
+// Package chart draws the charts of the status page and the manual as inline SVG without scripts. Their colours are
+// from the page's style sheet; all text is escaped.
 package chart
 
 import (
@@ -14,20 +14,21 @@ import (
 //go:embed chart.html
 var source string
 
-// CSS is the style sheet that the pictures expect, with the colours of the pages they stand in, for light and dark.
+// CSS is the style sheet of the charts, with the colours of the pages around them, light and dark.
 //
 //go:embed chart.css
 var CSS string
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"num": func(v float64) string { return short(v, 2) },    // of a coordinate, two digits are less than a pixel
-	"css": func() template.CSS { return template.CSS(CSS) }, //nolint:gosec // our own
-	"sub": func(a, b float64) float64 { return a - b }, "add": func(a, b int) int { return a + b },
+	"num":  func(v float64) string { return format(v, 2) },   // less than a pixel
+	"css":  func() template.CSS { return template.CSS(CSS) }, //nolint:gosec // our own
+	"sub":  func(a, b float64) float64 { return a - b },
+	"add":  func(a, b int) int { return a + b },
 	"half": func(height int) int { return height/2 + 4 },
 }).Parse(source))
 
-// short prints a number with so many digits at most.
-func short(v float64, digits int) string {
+// format prints a number with at most so many decimals.
+func format(v float64, digits int) string {
 	p := math.Pow10(digits)
 	return strconv.FormatFloat(math.Round(p*v)/p, 'f', -1, 64)
 }
@@ -35,7 +36,7 @@ func short(v float64, digits int) string {
 func draw(name string, data any) template.HTML {
 	var b bytes.Buffer
 	if err := templates.ExecuteTemplate(&b, name, data); err != nil {
-		// The templates are the program's own, and a buffer takes everything.
+		// This can't happen: the templates are our own, and writing to a buffer does not fail.
 		return template.HTML("<p>" + template.HTMLEscapeString(err.Error()) + "</p>")
 	}
 	return template.HTML(b.String())
@@ -47,14 +48,14 @@ type tick struct {
 	Text string
 }
 
-// Point is a run in the picture of slowdowns.
+// Point is a run in the chart of slowdowns.
 type Point struct {
 	X, Y  float64
-	Label string // shown where the pointer rests
-	Bad   bool   // drawn as one that went wrong
+	Label string // the tooltip
+	Bad   bool   // highlighted
 }
 
-// Slowdowns plots measured (Y) against predicted (X) slowdowns, with the line where they agree; "" = there are none.
+// Slowdowns plots measured (Y) against predicted (X) slowdowns, with the line X = Y. It returns "" without points.
 func Slowdowns(points []Point) template.HTML {
 	if len(points) == 0 {
 		return ""
@@ -64,7 +65,7 @@ func Slowdowns(points []Point) template.HTML {
 	for _, p := range points {
 		top = max(top, p.X, p.Y)
 	}
-	// Four steps at most, each 1, 2 or 5 times a power of ten.
+	// At most four steps, each 1, 2 or 5 times a power of ten.
 	step := math.Pow(10, math.Floor(math.Log10((top-1)/4)))
 	for _, times := range []float64{2, 2.5, 2} {
 		if 4*step < (top-1)*(1-1e-9) {
@@ -76,11 +77,12 @@ func Slowdowns(points []Point) template.HTML {
 	var ticks []tick
 	for i := range int(steps) + 1 {
 		v := 1 + float64(i)*step
-		ticks = append(ticks, tick{place(v), short(v, 3)})
+		ticks = append(ticks, tick{place(v), format(v, 3)})
 	}
 	dots := slices.Clone(points)
 	for i := range dots {
-		dots[i].X, dots[i].Y = place(dots[i].X), size-place(dots[i].Y)
+		dots[i].X = place(dots[i].X)
+		dots[i].Y = size - place(dots[i].Y)
 	}
 	return draw("slowdowns", struct {
 		Size  float64

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Timeline shows GPUs over time: a row each, bars for jobs. All x are percent of its width, so that it fits any screen;
-// y are pixels. Long times in which no row has a bar are folded.
+// Timeline shows GPUs over time: a row for each GPU, a bar for each job. All x are in percent of the width, so it fits
+// any screen; all y are in pixels. Long periods without a bar in any row are folded.
 type Timeline struct {
 	Title, Desc   string // Desc is for screen readers
 	From, Now, To time.Time
@@ -20,7 +20,7 @@ type Timeline struct {
 
 // Row is a GPU.
 type Row struct {
-	Name, Note string // Note is what is on it now, in words
+	Name, Note string // Note says what runs on it now
 	Spans      []Span
 }
 
@@ -28,46 +28,46 @@ type Row struct {
 type Span struct {
 	Job, Detail string
 	From, To    time.Time
-	Plan        bool // it is expected, not observed
-	Whole       bool // it has all of the GPU
+	Plan        bool // expected, not observed
+	Whole       bool // the job has the whole GPU
 }
 
-// fold is a time without bars that is drawn narrow: over foldWidth percent of the width from X on.
+// fold is a period without bars, drawn foldWidth wide at X.
 type fold struct {
 	from, to time.Time
 	X        float64
 	Text     string
 }
 
-// bar is a job, or several that are too short to be drawn alone.
+// bar is a job, or several jobs that are too short to draw.
 type bar struct {
 	Span
 	X, W  float64 // percent
 	Y, H  int     // px, below the row's name
 	Class string
-	Label string // within, "" = there is no room for it
-	Small bool   // there is none on a phone
+	Label string // in the bar, "" = it doesn't fit
+	Small bool   // the label doesn't fit on a phone
 }
 
 const (
 	rowHeight = 52 // px: the name, and the bars below it
 	barHeight = 28
-	letter    = 0.6 // percent: enough for a letter of a label, on a phone 2.5 times as much
-	foldWidth = 2.5 // percent, of a time that is folded
-	maxBars   = 80  // a row
+	letter    = 0.6 // percent, of a letter in a label; on a phone a letter takes 2.5 times as much
+	foldWidth = 2.5 // percent
+	maxBars   = 80  // in a row
 )
 
-// Clock prints a time as the pictures do.
+// Clock prints a time as the charts do.
 func Clock(t time.Time) string { return t.Local().Format("Jan 2 15:04") }
 
-// drawnRow is a row as it is drawn, its bars from Top px on.
+// drawnRow is a row with its layout. The bars begin at Top.
 type drawnRow struct {
 	Row
 	Y, Top int
 	Bars   []bar
 }
 
-// HTML draws it.
+// HTML draws the timeline.
 func (t *Timeline) HTML() template.HTML {
 	t.fold()
 	var rows []drawnRow
@@ -87,7 +87,7 @@ func (t *Timeline) HTML() template.HTML {
 
 func (t *Timeline) height() int { return 20 + len(t.Rows)*rowHeight }
 
-// File draws it as a file of its own, width px wide, with a line of text below.
+// File draws the timeline as an SVG file, width px wide, with a line of text below.
 func (t *Timeline) File(width int, below string) []byte {
 	return []byte(draw("file", struct {
 		Width, Height int
@@ -96,8 +96,8 @@ func (t *Timeline) File(width int, below string) []byte {
 	}{width, t.height() + 48, below, t.HTML()}) + "\n")
 }
 
-// shown are the spans in sight, in their order.
-func (t *Timeline) shown(spans []Span) []Span {
+// visible returns the spans within the timeline's period, sorted by start.
+func (t *Timeline) visible(spans []Span) []Span {
 	out := slices.DeleteFunc(slices.Clone(spans), func(s Span) bool {
 		return !s.To.After(t.From) || !s.From.Before(t.To) || s.To.Before(s.From)
 	})
@@ -105,14 +105,15 @@ func (t *Timeline) shown(spans []Span) []Span {
 	return out
 }
 
-// fold finds the times without bars that are longer than a fifth of all.
+// fold finds the periods without bars that are longer than a fifth of the timeline.
 func (t *Timeline) fold() {
 	t.folds = nil
 	var busy []Span
 	for _, r := range t.Rows {
 		busy = append(busy, r.Spans...)
 	}
-	if busy = t.shown(busy); len(busy) == 0 {
+	busy = t.visible(busy)
+	if len(busy) == 0 {
 		return
 	}
 	until := t.From
@@ -130,18 +131,18 @@ func (t *Timeline) fold() {
 	}
 }
 
-// open is the time that isn't folded: some, even where a job that took no time was all that ran.
-func (t *Timeline) open() time.Duration {
-	open := t.To.Sub(t.From)
+// unfolded is the time outside of folds, at least a second.
+func (t *Timeline) unfolded() time.Duration {
+	d := t.To.Sub(t.From)
 	for _, f := range t.folds {
-		open -= f.to.Sub(f.from)
+		d -= f.to.Sub(f.from)
 	}
-	return max(open, time.Second)
+	return max(d, time.Second)
 }
 
-// x is where a time is drawn.
+// x returns the place of a time.
 func (t *Timeline) x(at time.Time) float64 {
-	scale := (100 - foldWidth*float64(len(t.folds))) / float64(t.open())
+	scale := (100 - foldWidth*float64(len(t.folds))) / float64(t.unfolded())
 	x := scale * float64(at.Sub(t.From))
 	for _, f := range t.folds {
 		all := float64(f.to.Sub(f.from))
@@ -150,24 +151,26 @@ func (t *Timeline) x(at time.Time) float64 {
 	return max(0, min(100, x))
 }
 
-// bars lays out a GPU's jobs: jobs that hang together in time share the row's height.
+// bars lays out a GPU's jobs. Jobs in a chain of overlaps share the row's height.
 func (t *Timeline) bars(spans []Span) (out []bar) {
-	in := join(t.shown(spans), t.To.Sub(t.From))
-	for n := 0; len(in) > 0; in, n = in[n:], 0 {
-		for until := in[0].To; n < len(in) && (n == 0 || in[n].From.Before(until)); n++ {
+	in := mergeShort(t.visible(spans), t.To.Sub(t.From))
+	for len(in) > 0 {
+		n := 1
+		for until := in[0].To; n < len(in) && in[n].From.Before(until); n++ {
 			if in[n].To.After(until) {
 				until = in[n].To
 			}
 		}
-		out = append(out, t.side(in[:n])...)
+		out = append(out, t.lanes(in[:n])...)
+		in = in[n:]
 	}
 	return out
 }
 
-// side lays out jobs beside each other, each in a lane.
-func (t *Timeline) side(in []Span) []bar {
+// lanes lays out jobs in lanes, so overlapping jobs are drawn beside each other.
+func (t *Timeline) lanes(in []Span) []bar {
 	out := make([]bar, len(in))
-	var lanes []Span // the last of each
+	var lanes []Span // the last span of each
 	for i, s := range in {
 		ended := func(l Span) bool { return !l.To.After(s.From) }
 		at := slices.IndexFunc(lanes, func(l Span) bool { return l.Job == s.Job && ended(l) })
@@ -175,14 +178,18 @@ func (t *Timeline) side(in []Span) []bar {
 			at = slices.IndexFunc(lanes, ended)
 		}
 		if at < 0 {
-			at, lanes = len(lanes), append(lanes, s)
+			at = len(lanes)
+			lanes = append(lanes, s)
 		}
-		out[i], lanes[at] = bar{Span: s, X: t.x(s.From), Y: at}, s
+		lanes[at] = s
+		out[i] = bar{Span: s, X: t.x(s.From), Y: at}
 	}
 	h := max(2, barHeight/len(lanes))
 	for i := range out {
 		b := &out[i]
-		b.Y, b.H, b.W = b.Y*h, h-1, max(0.12, t.x(b.To)-b.X) // that much is to be seen
+		b.Y *= h
+		b.H = h - 1
+		b.W = max(0.12, t.x(b.To)-b.X) // the narrowest visible bar
 		switch {
 		case b.Plan:
 			b.Class = "plan"
@@ -191,20 +198,21 @@ func (t *Timeline) side(in []Span) []bar {
 		default:
 			b.Class = map[bool]string{true: "whole", false: "one"}[b.Whole]
 		}
-		roomy := letter * float64(len(b.Job)+1)
-		if rest := b.Plan && b.From.Equal(t.Now); b.W >= roomy && h >= 10 && !rest {
-			b.Label, b.Small = b.Job, b.W < 2.5*roomy
+		labelWidth := letter * float64(len(b.Job)+1)
+		continues := b.Plan && b.From.Equal(t.Now) // the job's observed bar has the label
+		if b.W >= labelWidth && h >= 10 && !continues {
+			b.Label = b.Job
+			b.Small = b.W < 2.5*labelWidth
 		}
 	}
 	return out
 }
 
-// join lets one span stand for neighbours that are too short to be told apart, then for longer ones, until a row is
-// small enough to send.
-func join(in []Span, window time.Duration) []Span {
+// mergeShort merges neighbouring spans that are too short to see, then longer ones, until at most maxBars are left.
+func mergeShort(in []Span, window time.Duration) []Span {
 	for gap := window / 400; ; gap *= 2 {
 		var out []Span
-		n := 0 // short ones that the last of out stands for
+		n := 0 // short spans in the last of out
 		for _, s := range in {
 			tiny := s.To.Sub(s.From) < gap && !s.Plan
 			if k := len(out) - 1; tiny && n > 0 && s.From.Sub(out[k].To) < gap {
@@ -212,10 +220,12 @@ func join(in []Span, window time.Duration) []Span {
 				if s.To.After(out[k].To) {
 					out[k].To = s.To
 				}
-				out[k].Job, out[k].Detail = "", fmt.Sprintf("%d short jobs, %s–%s", n, Clock(out[k].From), Clock(out[k].To))
+				out[k].Job = ""
+				out[k].Detail = fmt.Sprintf("%d short jobs, %s–%s", n, Clock(out[k].From), Clock(out[k].To))
 				continue
 			}
-			out, n = append(out, s), 0
+			out = append(out, s)
+			n = 0
 			if tiny {
 				n = 1
 			}
@@ -226,26 +236,28 @@ func join(in []Span, window time.Duration) []Span {
 	}
 }
 
-// ticks are round times, at most seven, and none in what is folded. The first of another day names its day.
+// ticks returns at most seven round times, none within a fold. The first tick of a day names the day.
 func (t *Timeline) ticks() (out []tick) {
 	const day = 24 * time.Hour
 	step := 2 * day
 	for _, s := range []int{5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400} { // seconds
-		if s := time.Duration(s) * time.Second; t.open()/s <= 6 {
+		if s := time.Duration(s) * time.Second; t.unfolded()/s <= 6 {
 			step = s
 			break
 		}
 	}
 	from := t.From.Local()
-	last, room, today := -100.0, 94.0, from.YearDay()
+	last := -100.0 // the place of the last tick
+	today := from.YearDay()
+	rightmost := 94.0
 	if step < time.Minute {
-		room = 80
+		rightmost = 80
 	}
 	midnight := time.Date(from.Year(), from.Month(), from.Day(), 0, 0, 0, 0, time.Local)
 	for at := midnight; !at.After(t.To); at = at.Add(step) {
 		x := t.x(at)
 		folded := func(f fold) bool { return at.After(f.from) && at.Before(f.to) }
-		if at.Before(t.From) || x > room || x < last+7 || slices.ContainsFunc(t.folds, folded) {
+		if at.Before(t.From) || x > rightmost || x < last+7 || slices.ContainsFunc(t.folds, folded) {
 			continue
 		}
 		form := "15:04"
@@ -257,7 +269,8 @@ func (t *Timeline) ticks() (out []tick) {
 		case at.YearDay() != today:
 			form = "Jan 2 15:04"
 		}
-		last, today = x, at.YearDay()
+		last = x
+		today = at.YearDay()
 		out = append(out, tick{x, at.Format(form)})
 	}
 	return out
