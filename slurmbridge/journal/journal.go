@@ -1,5 +1,5 @@
-// Package journal keeps in SQLite what the controller did and saw: groups, changes, explanations and outcomes, and when
-// each job waited and ran. A restart picks up where it was, and people can read later what was done to a job and why.
+// Package journal stores the controller's groups, changes and explanations in SQLite, and when each job waited and ran.
+// The daemon resumes from it after a restart, and `why` shows from it what was done to a job and why.
 package journal
 
 import (
@@ -19,13 +19,13 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// ErrNotFound says that the journal holds nothing about the job.
+// ErrNotFound means that the journal has nothing about a job.
 var ErrNotFound = errors.New("not in the journal")
 
-// Journal implements loop.Journal on tables of its own in the controller's database.
+// Journal implements loop.Journal with its own tables in the controller's database.
 type Journal struct {
 	db *sql.DB
-	// groups and tracker hold what was last written, so that what hasn't changed is not written again.
+	// groups and tracker are the JSON last written, to skip writes that change nothing.
 	groups  map[int64]string
 	tracker string
 	ledger  ledger
@@ -33,14 +33,11 @@ type Journal struct {
 
 // New returns the journal of a database that package database opened.
 func New(db *sql.DB) *Journal {
-	return &Journal{
-		db: db, groups: map[int64]string{},
-		ledger: ledger{nodes: map[string]string{}},
-	}
+	return &Journal{db: db, groups: map[int64]string{}, ledger: ledger{nodes: map[string]string{}}}
 }
 
-// Load returns the groups that were not done when they were last written, and the rest of the tracker. With an error it
-// returns what could be read; numbers of groups go on after any that was ever given out.
+// Load returns the tracker with the groups that are not done. On an error it returns what it could read. NextID is
+// always higher than all numbers of groups so far.
 func (j *Journal) Load(ctx context.Context) (*tracker.Tracker, error) {
 	t := tracker.New()
 	var last sql.NullInt64
@@ -64,7 +61,8 @@ func (j *Journal) Load(ctx context.Context) (*tracker.Tracker, error) {
 			bad = errors.Join(bad, fmt.Errorf("group %d: %w", id, err))
 			return nil
 		}
-		t.Groups[id], j.groups[id] = g, body
+		t.Groups[id] = g
+		j.groups[id] = body
 		return nil
 	}, `SELECT id, body FROM bridge_groups WHERE state <> ?`, job.Done)
 	if err != nil {
@@ -77,7 +75,7 @@ func (j *Journal) Load(ctx context.Context) (*tracker.Tracker, error) {
 	return t, bad
 }
 
-// SaveGroup writes a group down, unless it stands there as it is.
+// SaveGroup writes a group, unless it is unchanged.
 func (j *Journal) SaveGroup(ctx context.Context, g *job.Group) error {
 	body, err := json.Marshal(g)
 	if err != nil {
@@ -105,12 +103,12 @@ func (j *Journal) SaveGroup(ctx context.Context, g *job.Group) error {
 	return nil
 }
 
-// SaveTracker writes down what of the tracker is not groups.
+// SaveTracker writes the tracker without its groups, unless it is unchanged.
 func (j *Journal) SaveTracker(ctx context.Context, t *tracker.Tracker) error {
-	kept := *t
-	kept.Waits = maps.Clone(t.Waits)
-	maps.DeleteFunc(kept.Waits, func(_ string, w *tracker.Wait) bool { return *w == tracker.Wait{} })
-	body, err := json.Marshal(&kept)
+	saved := *t
+	saved.Waits = maps.Clone(t.Waits)
+	maps.DeleteFunc(saved.Waits, func(_ string, w *tracker.Wait) bool { return *w == tracker.Wait{} })
+	body, err := json.Marshal(&saved)
 	if err != nil {
 		return fmt.Errorf("write tracker: %w", err)
 	}
@@ -124,7 +122,7 @@ func (j *Journal) SaveTracker(ctx context.Context, t *tracker.Tracker) error {
 	return database.Wrap(err, "write tracker")
 }
 
-// Log records one change with the values it replaced, and Slurm's answer.
+// Log records a change, a row for each job, with the values that it replaced and its outcome (nil = success).
 func (j *Journal) Log(ctx context.Context, at time.Time, mode job.Mode, group func(ref string) int64, c *job.Change,
 	outcome error,
 ) error {
@@ -143,7 +141,7 @@ func (j *Journal) Log(ctx context.Context, at time.Time, mode job.Mode, group fu
 	})
 }
 
-// SaveExplanations keeps the newest explanation of each job.
+// SaveExplanations replaces the explanations of jobs.
 func (j *Journal) SaveExplanations(ctx context.Context, all map[string]*job.Explanation) error {
 	if len(all) == 0 {
 		return nil
@@ -157,7 +155,7 @@ func (j *Journal) SaveExplanations(ctx context.Context, all map[string]*job.Expl
 	})
 }
 
-// Entry is one change as it was recorded.
+// Entry is a recorded change of a job.
 type Entry struct {
 	At     time.Time `json:"at"`
 	Mode   job.Mode  `json:"mode"`
@@ -169,27 +167,23 @@ type Entry struct {
 	Result string    `json:"result"`
 }
 
-// Story is everything the journal knows of one job.
+// Story is the history of a job, and its present state. The journal stores the history; the daemon fills in Waits,
+// Unmanaged, State and On from its last poll.
 type Story struct {
-	// Waits is the job's place in the queue of jobs that wait for a decision. The journal doesn't
-	// store it: the daemon knows it from its last poll.
-	Waits *job.QueuePosition `json:"waits,omitempty"`
-	// Unmanaged says why the bridge leaves it to Slurm, and On where it runs; the daemon knows them likewise.
-	Unmanaged string `json:"unmanaged,omitempty"`
-	// State is the job's in the last poll, "" = Slurm showed no such job any more: it has ended.
-	State   job.JobState     `json:"state,omitempty"`
-	On      *job.Place       `json:"on,omitempty"`
-	Note    *job.Explanation `json:"note,omitempty"`
-	Groups  []job.Group      `json:"groups,omitempty"`
-	Changes []Entry          `json:"changes,omitempty"`
-	// Outcomes are the outcomes of its runs.
-	Outcomes []history.Told `json:"outcomes,omitempty"`
+	Waits     *job.QueuePosition `json:"waits,omitempty"`     // among the jobs that wait for a decision
+	Unmanaged string             `json:"unmanaged,omitempty"` // why the bridge leaves the job to Slurm
+	State     job.JobState       `json:"state,omitempty"`     // "" = the job has ended: Slurm no longer shows it
+	On        *job.Place         `json:"on,omitempty"`        // where the job runs
+	Note      *job.Explanation   `json:"note,omitempty"`
+	Groups    []job.Group        `json:"groups,omitempty"`
+	Changes   []Entry            `json:"changes,omitempty"`
+	Outcomes  []history.Told     `json:"outcomes,omitempty"` // of the job's runs
 }
 
-// mostTold bounds the groups, changes and runs of a story, the last ones: an owner may requeue a job every few seconds.
+// mostTold bounds the groups, changes and runs in a Story to the last ones: a user may requeue a job every few seconds.
 const mostTold = 200
 
-// Story returns what is known of a job. Returns ErrNotFound if that is nothing.
+// Story returns the history of a job, or ErrNotFound if there is none.
 func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 	var s Story
 	err := j.db.QueryRowContext(ctx, `SELECT body FROM bridge_notes WHERE ref = ?`, ref).Scan(database.JSON(&s.Note))
@@ -221,12 +215,13 @@ func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 	return &s, nil
 }
 
-// MemberOf returns a job as a member of the last group that it was put into; nil = none.
+// MemberOf returns the job's member in its last group; nil = it was in none.
 func (j *Journal) MemberOf(ctx context.Context, ref string) (*job.Member, error) {
 	groups, err := j.groupsOf(ctx, ref, 1)
 	for i := range groups {
 		for k := range groups[i].Members {
-			if m := &groups[i].Members[k]; m.Ref == ref {
+			m := &groups[i].Members[k]
+			if m.Ref == ref {
 				return m, nil
 			}
 		}
@@ -234,7 +229,7 @@ func (j *Journal) MemberOf(ctx context.Context, ref string) (*job.Member, error)
 	return nil, err
 }
 
-// groupsOf are the groups that a job was put into, so many at most, the last first.
+// groupsOf returns the last groups of a job, newest first.
 func (j *Journal) groupsOf(ctx context.Context, ref string, most int) ([]job.Group, error) {
 	groups, err := database.List(ctx, j.db, func(g *job.Group) []any { return []any{database.JSON(g)} },
 		`SELECT g.body FROM bridge_groups g JOIN bridge_members m ON m.group_id = g.id WHERE m.ref = ?
@@ -242,7 +237,7 @@ func (j *Journal) groupsOf(ctx context.Context, ref string, most int) ([]job.Gro
 	return groups, database.Wrap(err, "read groups of job %s", ref)
 }
 
-// tx runs statements in one transaction; what is the operation, for an error.
+// tx runs statements in one transaction; what names the operation in an error.
 func (j *Journal) tx(ctx context.Context, what string, f func(exec func(query string, args ...any) error) error) error {
 	return database.Wrap(database.Tx(ctx, j.db, func(tx *sql.Tx) error {
 		return f(func(query string, args ...any) error {
@@ -252,9 +247,9 @@ func (j *Journal) tx(ctx context.Context, what string, f func(exec func(query st
 	}), "%s", what)
 }
 
-// Started notes when a member of a group started, as its node recorded it, and returns
-// the time between the group's first and last start; complete says that every member's
-// start is known by now. Returns ErrNotFound if the job was in no group.
+// Started stores when a member started, as its node recorded it, and returns the time between the group's first and
+// last start; complete means that the starts of all members are known. The error is ErrNotFound for a job without a
+// group.
 func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (skew time.Duration, complete bool,
 	err error,
 ) {
@@ -266,7 +261,7 @@ func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (skew t
 		return 0, false, fmt.Errorf("job %s: %w", ref, ErrNotFound)
 	}
 	if err != nil {
-		return 0, false, fmt.Errorf("note start of job %s: %w", ref, err)
+		return 0, false, fmt.Errorf("write start of job %s: %w", ref, err)
 	}
 	var first, last sql.NullInt64
 	if err := j.db.QueryRowContext(ctx,
@@ -277,15 +272,14 @@ func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (skew t
 	return time.Duration(last.Int64 - first.Int64), complete, nil
 }
 
-// Grouped is a group with what its nodes recorded.
+// Grouped is a group with the starts that nodes recorded.
 type Grouped struct {
 	job.Group
-	// SkewS is the time between its first and last start, s; complete only once every member's record is there.
-	SkewS    float64 `json:"skew_s"`
-	Complete bool    `json:"complete"`
+	SkewS    float64 `json:"skew_s"`   // between the first and the last start, s
+	Complete bool    `json:"complete"` // the starts of all members are known
 }
 
-// Groups returns the first limit (0 = all) of the groups decided since the given time, in order.
+// Groups returns the groups decided since the given time, oldest first, at most limit (0 = all).
 func (j *Journal) Groups(ctx context.Context, since time.Time, limit int) ([]Grouped, error) {
 	if limit == 0 {
 		limit = -1
@@ -298,7 +292,7 @@ func (j *Journal) Groups(ctx context.Context, since time.Time, limit int) ([]Gro
 	return groups, database.Wrap(err, "read groups")
 }
 
-// Forget removes what is older than the given time. Open groups stay.
+// Forget deletes entries older than the given time, but no open groups.
 func (j *Journal) Forget(ctx context.Context, before time.Time) error {
 	for _, q := range []string{
 		`DELETE FROM bridge_changes WHERE at < ?1`,

@@ -16,28 +16,28 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// ledger is what the journal remembers of the poll before, to write only what has
-// changed since: a quiet queue costs nothing. It belongs to the controller's loop.
+// ledger is the state of the last poll, so that RecordPoll writes only changes: a quiet queue causes no writes. Only
+// the controller's loop uses it.
 type ledger struct {
 	tracks map[string]*track // the jobs of the last poll, by ref; nil = not read yet
-	nodes  map[string]string // what was written of a node
-	hour   int64             // when the nodes were last written
+	nodes  map[string]string // the JSON last written, by node
+	hour   int64             // in which the nodes were last written
 	lastAt time.Time         // of the last poll
 }
 
 // track follows a job through the queue.
 type track struct {
-	submit  time.Time // Slurm gives a job that it requeues a new one
+	submit  time.Time // changes when Slurm requeues the job
 	ready   time.Time
-	start   time.Time // zero while it is pending
+	start   time.Time // zero while the job is pending
 	ended   bool
 	decided history.Decision
-	job     *job.Job // as the last poll showed it; nil = an earlier daemon followed it
+	job     *job.Job // of the last poll; nil = read from the database after a restart
 }
 
-// RecordPoll writes down what a poll showed of jobs and GPUs, and what it led to: since when each job waits, where and
-// how long it ran, what shadow mode would have grouped, and what the guard refused. The receipt and the status page are
-// made from it. What couldn't be written is tried again with the next poll.
+// RecordPoll writes what a poll showed of jobs and GPUs, and the plan's results: since when each job waits, where and
+// how long it ran, the groups of shadow mode, and the guard's refusals. The receipt and the status page read it. After
+// an error the next poll writes what is missing.
 func (j *Journal) RecordPoll(ctx context.Context, st *job.Status) error {
 	if st == nil || st.Snap == nil {
 		return nil
@@ -53,16 +53,16 @@ func (j *Journal) RecordPoll(ctx context.Context, st *job.Status) error {
 	return nil
 }
 
-// pollWriter writes what one poll showed.
+// pollWriter writes one poll.
 type pollWriter struct {
-	*ledger // of the poll before
+	*ledger // of the previous poll
 	ctx     context.Context
 	tx      *sql.Tx
 	st      *job.Status
 	at      time.Time
-	decided map[string]history.Decision // of the jobs in groups, by ref
+	decided map[string]history.Decision // about jobs in groups, by ref
 	tracks  map[string]*track
-	seen    map[string]string // what stands of each node
+	seen    map[string]string // becomes ledger.nodes
 }
 
 func (p *pollWriter) exec(query string, args ...any) error {
@@ -98,7 +98,7 @@ func (p *pollWriter) write() error {
 	return p.gpus()
 }
 
-// decisions are those of the jobs in groups; in mode shadow of the jobs in groups that would have been made.
+// decisions returns the decisions about jobs in groups, by ref, in mode shadow with the plan's groups included.
 func (p *pollWriter) decisions() map[string]history.Decision {
 	groups := slices.Clone(p.st.Groups)
 	if p.st.Plan != nil && p.st.Mode == job.Shadow {
@@ -108,17 +108,19 @@ func (p *pollWriter) decisions() map[string]history.Decision {
 	}
 	out := map[string]history.Decision{}
 	for i := range groups {
-		g, members := &groups[i], 0
+		g := &groups[i]
+		members := 0
 		for k := range g.Members {
-			if m := &g.Members[k]; m.Ran() || m.State == "" || m.State.Pending() {
+			m := &g.Members[k]
+			if m.Ran() || m.State == "" || m.State.Pending() {
 				members++
 			}
 		}
-		runs := func(j job.Job) bool {
-			has, _ := j.GPUsOn(g.Node)
-			return j.State != job.Pending && slices.Contains(has, g.GPU) && !slices.Contains(g.Refs(), j.Ref)
+		onSameGPU := func(j job.Job) bool {
+			gpus, _ := j.GPUsOn(g.Node)
+			return j.State != job.Pending && slices.Contains(gpus, g.GPU) && !slices.Contains(g.Refs(), j.Ref)
 		}
-		beside := members > 1 || g.Kind == job.Join && slices.ContainsFunc(p.st.Snap.Jobs, runs)
+		beside := members > 1 || g.Kind == job.Join && slices.ContainsFunc(p.st.Snap.Jobs, onSameGPU)
 		for k := range g.Members {
 			m := &g.Members[k]
 			out[m.Ref] = history.Decision{
@@ -129,7 +131,7 @@ func (p *pollWriter) decisions() map[string]history.Decision {
 	return out
 }
 
-// unfinished reads the runs that were going on when the last daemon wrote.
+// unfinished reads the runs that had not ended when the last daemon wrote.
 func (p *pollWriter) unfinished() (map[string]*track, error) {
 	open, err := history.Open(p.ctx, p.tx)
 	out := map[string]*track{}
@@ -140,13 +142,15 @@ func (p *pollWriter) unfinished() (map[string]*track, error) {
 	return out, err
 }
 
-// follow writes what has become of a job since the poll before.
+// follow writes what has changed about a job since the previous poll.
 func (p *pollWriter) follow(j *job.Job, before map[string]*track) error {
-	t, old, pending := &track{submit: j.Submit}, before[j.Ref], j.State == job.Pending
+	t := &track{submit: j.Submit}
+	old := before[j.Ref]
+	pending := j.State == job.Pending
 	switch {
 	case old == nil:
 	case !old.submit.Equal(j.Submit) || !old.start.IsZero() && pending:
-		// It ran, and was requeued, or it is another job: slurmctld may start to count from the beginning again.
+		// The job was requeued, or another job has its number now: slurmctld may restart its numbers from the first.
 		if err := p.disappeared(j.Ref, old); err != nil {
 			return err
 		}
@@ -156,20 +160,21 @@ func (p *pollWriter) follow(j *job.Job, before map[string]*track) error {
 	}
 	if !t.start.IsZero() && !j.Start.IsZero() &&
 		(!t.start.Equal(j.Start) || t.job != nil && len(t.job.GPUs) == 0 && len(j.GPUs) > 0) {
-		// Slurm starts a run anew once its node has powered up (job_config_fini in job_mgr.c).
+		// Slurm resets a run's start when its node has powered up (job_config_fini in job_mgr.c).
 		if err := history.Place(p.ctx, p.tx, j.Ref, t.start, j.Start, j.GPUs); err != nil {
 			return err
 		}
 		t.start = j.Start
 	}
-	t.job, p.tracks[j.Ref] = j, t
+	t.job = j
+	p.tracks[j.Ref] = t
 	if d, ok := p.decided[j.Ref]; ok || p.st.Mode != job.Shadow {
 		t.decided = d
 	}
 	switch {
 	case !t.ready.IsZero():
 	case !pending:
-		// No poll showed it waiting for its turn. Any other obstacle was over once it was eligible.
+		// No poll showed the job ready. All obstacles but its turn were over when it became eligible.
 		t.ready = eligible(j, j.Start)
 	case !p.ready(j):
 	case old == nil:
@@ -183,15 +188,15 @@ func (p *pollWriter) follow(j *job.Job, before map[string]*track) error {
 			return err
 		}
 	}
-	if j.State == job.Completing && !t.ended { // Slurm is still cleaning up after it
+	if j.State == job.Completing && !t.ended { // the job has ended, its epilog has not
 		t.ended = true
 		return p.ended(j.Ref, t)
 	}
 	return nil
 }
 
-// eligible is since when a job that was ready at some time, and not seen before, has been so: since its submission, or
-// what kept it from starting was over later.
+// eligible returns since when a job, ready when first seen at a time, has been ready: since its submission, or since
+// it became eligible.
 func eligible(j *job.Job, at time.Time) time.Time {
 	if j.Eligible.After(j.Submit) && !j.Eligible.After(at) {
 		return j.Eligible
@@ -199,7 +204,7 @@ func eligible(j *job.Job, at time.Time) time.Time {
 	return j.Submit
 }
 
-// ready reports whether a pending job waits for nothing but its turn.
+// ready reports whether a pending job waits only for its turn.
 func (p *pollWriter) ready(j *job.Job) bool {
 	if j.Priority == 0 || j.Reason == "BeginTime" || j.Eligible.After(p.at) {
 		return false
@@ -213,7 +218,7 @@ func (p *pollWriter) ready(j *job.Job) bool {
 	return !slices.ContainsFunc(j.Dependency.List, func(d job.Dependency) bool { return !gate(d) })
 }
 
-// disappeared writes the end of a job that polls don't show any more.
+// disappeared writes the end of a job that Slurm no longer shows.
 func (p *pollWriter) disappeared(ref string, t *track) error {
 	switch {
 	case t.ended:
@@ -221,9 +226,9 @@ func (p *pollWriter) disappeared(ref string, t *track) error {
 	case !t.start.IsZero():
 		return p.ended(ref, t)
 	case t.job == nil || t.ready.IsZero():
-		return nil // it waited for something else, and its turn never came
+		return nil // the job was never ready
 	}
-	// It was cancelled, or ran between two polls: then there will be a record.
+	// The job was cancelled, or ran between two polls; then a record follows.
 	return p.insert(t.job, t, p.at)
 }
 
@@ -231,7 +236,7 @@ func (p *pollWriter) ended(ref string, t *track) error {
 	return history.Close(p.ctx, p.tx, ref, t.start, p.at)
 }
 
-// insert writes a run; ended zero = it still runs.
+// insert writes a run. ended is zero while it runs.
 func (p *pollWriter) insert(j *job.Job, t *track, ended time.Time) error {
 	r := history.Run{
 		Ref: j.Ref, User: j.User, Account: j.Account, Partition: j.Partition, App: p.st.Apps[j.Ref].Key, Mode: p.st.Mode,
@@ -250,22 +255,22 @@ func (p *pollWriter) insert(j *job.Job, t *track, ended time.Time) error {
 	return history.Show(p.ctx, p.tx, &r)
 }
 
-// mostBetween bounds the time between two polls that counts as waiting: a daemon that was away saw no refusal.
+// mostBetween bounds the time between two polls that counts as waiting: while the daemon was down nothing was refused.
 const mostBetween = 10 * time.Minute
 
-// refusals counts the guard's reasons, each once per job and poll, and the time since the last poll to the jobs that
-// they have kept waiting.
+// refusals counts the guard's reasons, each once per job and poll, and adds the time since the last poll to reasons
+// that keep a job waiting.
 func (p *pollWriter) refusals() error {
 	since := time.Duration(0)
-	if d := p.at.Sub(p.lastAt); !p.lastAt.IsZero() && d > 0 {
-		since = min(d, mostBetween)
+	if !p.lastAt.IsZero() {
+		since = max(0, min(p.at.Sub(p.lastAt), mostBetween))
 	}
 	for ref, e := range p.st.Explanations {
 		waits := map[rlcore.Refusal]time.Duration{}
 		for i := range e.Refused {
 			waits[e.Refused[i].Reason] = 0
 		}
-		for _, reason := range e.KeptOut { // the explanation holds the first refusals only
+		for _, reason := range e.KeptOut { // Refused may be incomplete: it has the first refusals only
 			waits[reason] = since
 		}
 		for reason, waited := range waits {
@@ -281,7 +286,7 @@ func (p *pollWriter) refusals() error {
 
 func (p *pollWriter) hourOf() int64 { return p.at.Unix() / 3600 }
 
-// gpus keeps which GPUs there are: when they change, and once an hour.
+// gpus writes the nodes' GPUs, once an hour and when they change.
 func (p *pollWriter) gpus() error {
 	p.seen = maps.Clone(p.nodes)
 	for i := range p.st.Snap.Nodes {
@@ -302,8 +307,8 @@ func (p *pollWriter) gpus() error {
 	return nil
 }
 
-// Refused returns the guard's reasons in [from, to), the dearest first, of equals the most frequent one. A
-// refusal counts whole where the first or the last poll with it is within.
+// Refused returns the guard's reasons in [from, to), by hours of waiting, then by number of jobs, descending. A reason
+// counts in full if the time between its first and last poll overlaps this period.
 func (j *Journal) Refused(ctx context.Context, from, to time.Time) ([]history.Refused, error) {
 	columns := func(r *history.Refused) []any { return []any{&r.Reason, &r.Jobs, &r.Looks, &r.WaitH} }
 	all, err := database.List(ctx, j.db, columns, `SELECT reason, count(*), sum(looks), sum(waited) / 3.6e6
@@ -319,7 +324,7 @@ func (j *Journal) Nodes(ctx context.Context, since time.Time) ([]job.Node, error
 	return nodes, database.Wrap(err, "read nodes")
 }
 
-// LastPoll is about when a poll last showed a node, an hour earlier at most; zero = none has.
+// LastPoll returns when a poll last showed a node, at most an hour too early; zero = never.
 func (j *Journal) LastPoll(ctx context.Context) (time.Time, error) {
 	var at time.Time
 	err := j.db.QueryRowContext(ctx, `SELECT max(seen) FROM bridge_nodes`).Scan(database.Millis(&at))
