@@ -98,7 +98,7 @@ func TestTheTextSaysWhatThereIs(t *testing.T) {
 	subject, body, err = built.Write(&report, noon)
 	must.OK(t, err)
 	if subject != "What job 8 used" ||
-		!strings.HasPrefix(body, "job 8_1 completed after 1h0m0s on n1\n  used    it isn't known") {
+		!strings.HasPrefix(body, "job 8_1 completed after 1h0m0s on n1\n  used    unknown: ") {
 		t.Errorf("%s\n%s", subject, body)
 	}
 }
