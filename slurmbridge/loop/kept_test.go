@@ -44,8 +44,8 @@ func TestSentWhereSlurmStartsIt(t *testing.T) {
 	must.Equal(t, short.ReqNodes != "", true, "the one whose limit ends in time is sent to a kept node")
 }
 
-// A job that was sent to a node before Slurm said that it keeps the node for another job is soon taken back, so that one
-// which Slurm starts there can go.
+// A job that was sent to a node before Slurm said that it keeps the node for another job is soon taken back: one that
+// Slurm starts there can go.
 func TestTakenBackFromAKeptNode(t *testing.T) {
 	m := newModel()
 	m.nodes = append(m.nodes, node("n1", 2, 16))

@@ -18,36 +18,37 @@ const turnSoonS = 5
 
 // releaseForTurns puts the jobs at the head of the queue into Slurm's own if a job would start too late after all
 // foreign jobs: when a GPU becomes free, Slurm starts the first job of its queue at once, before the bridge can release
-// another.
+// another. Of the jobs that would start too late it takes one for each GPU: several may become free together.
 //
 // An interactive session waits there from the beginning, as a job of a whole GPU does.
 func (r *planRun) releaseForTurns() {
-	loses := false
-	for i := range r.draft.state.Pending {
-		j := &r.draft.state.Pending[i]
-		if j.Foreign {
-			continue
-		}
-		loses = loses || j.LosesTurn()
-		if isSession(j) {
-			r.releaseForTurn(j)
-		}
-	}
-	if !loses {
-		return
-	}
-	next := map[int]bool{} // by GPU: its next job is known
+	loses := slices.ContainsFunc(r.draft.state.Pending, func(j rlcore.Job) bool { return !j.Foreign && j.LosesTurn() })
+	next := map[int]bool{}  // by GPU: its next job is known
+	given := map[int]bool{} // by GPU: a job of the queue has it, each job one
 	gpus := len(r.draft.state.GPUs)
 	for i := range r.draft.state.Pending {
 		j := &r.draft.state.Pending[i]
 		soon := j.StartS() <= turnSoonS
-		for g := 0; len(next) < gpus && g < gpus; g++ {
-			if j.MayUse(g) && !next[g] {
+		own := -1
+		for g := 0; loses && len(given) < gpus && g < gpus; g++ {
+			if !j.MayUse(g) {
+				continue
+			}
+			if !next[g] {
 				soon = true
 				next[g] = true
 			}
+			if own < 0 && !given[g] {
+				own = g
+			}
 		}
-		if soon && j.StartS() > 0 && !j.Foreign && !isSession(j) {
+		if own >= 0 {
+			given[own] = true
+			soon = soon || j.LosesTurn()
+		}
+		switch {
+		case j.Foreign:
+		case isSession(j), r.lacksHost(j), loses && soon && j.StartS() > 0:
 			r.releaseForTurn(j)
 		}
 	}
@@ -55,6 +56,24 @@ func (r *planRun) releaseForTurns() {
 
 // isSession reports whether a job is an interactive session.
 func isSession(j *rlcore.Job) bool { return j.Profile != nil && j.Profile.Busy != nil }
+
+// lacksHost reports whether plain Slurm would have a job on a GPU by now, and no node on which it may run has as many
+// cores, or as much memory, as it needs. Slurm keeps them for the first job of its queue, once they become free; from a
+// job behind the gate others would take them.
+func (r *planRun) lacksHost(j *rlcore.Job) bool {
+	if j.PlainSlot == nil || j.PlainSlot.StartS > r.draft.state.NowS {
+		return false
+	}
+	lacks := false
+	cpus, memMiB := j.Host(1)
+	for g := range j.GPUs.Of(len(r.draft.state.GPUs)) {
+		card := &r.draft.state.GPUs[g]
+		if lacks = cpus > card.FreeCPUs || memMiB > card.FreeHostMemMiB; !lacks {
+			break
+		}
+	}
+	return lacks
+}
 
 // noteReleased notes the jobs that wait where they were sent, though Slurm would start them elsewhere, or says by now
 // that it keeps the node for another job.
