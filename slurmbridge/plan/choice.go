@@ -115,12 +115,16 @@ func (r *planRun) startAlone(g, first int, before checkpoint) int64 {
 	return number
 }
 
-// choose lets the policy choose among the jobs of GPU g's window.
+// choose lets the policy choose among the jobs of GPU g's window: those that Slurm starts there for sure. Where there
+// are none, and nothing else is sent to the GPU, it chooses among those that Slurm may start.
 func (r *planRun) choose(g int, kind job.GroupKind) rlcore.Decision {
 	node := r.view.gpus[g].node.Name
-	w := rlcore.NewWindowOf(r.window, &r.draft.state, g, r.width(g, kind), func(j *rlcore.Job) bool {
-		return r.mayStart(j, node)
-	})
+	may := func(j *rlcore.Job) bool { return r.mayStart(j, node) }
+	sure := func(j *rlcore.Job) bool { return r.queue.backfills(j, node) && may(j) }
+	w := rlcore.NewWindowOf(r.window, &r.draft.state, g, r.width(g, kind), sure)
+	if len(w.Jobs) == 0 && !r.draft.starts(node, g) {
+		w = rlcore.NewWindowOf(w.Jobs, &r.draft.state, g, r.width(g, kind), may)
+	}
 	r.window = w.Jobs
 	dec := r.planner.Decider.Choose(w)
 	if dec.Broken {

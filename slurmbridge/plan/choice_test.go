@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -70,6 +71,19 @@ func TestNodesComeByWeight(t *testing.T) {
 	in := withCards(snapshot(sharer("1")))
 	in.Snap.Nodes[0].Weight, in.Snap.Nodes[1].Weight = 9, 2
 	must.Equal(t, planner().Plan(in).Groups[0].Group.Node, "n2")
+}
+
+// Where Slurm may keep a node for a job of several GPUs, the job goes first that Slurm's backfill starts there, whichever
+// comes first in the queue.
+func TestTheOneThatBackfillStarts(t *testing.T) {
+	in := withCards(snapshot(running("b", "n1", 0, job.WholeGPU, 0), whole("w", 2, 1, "Resources"), sharer("long"),
+		sharer("short")))
+	in.Snap.Nodes = in.Snap.Nodes[:1]
+	in.Snap.Jobs[0].TimeLimit, in.Snap.Jobs[2].TimeLimit = time.Hour, 2*time.Hour
+	for _, ref := range []string{"long", "short"} {
+		in.Apps[ref] = job.App{Key: ref, Profile: runs(60, 100)}
+	}
+	must.Equal(t, sharesOf(planner().Plan(in)), map[string]int{"short": 100})
 }
 
 // How a GPU's shares are divided on a node with one GPU.
