@@ -153,8 +153,9 @@ func TestWholeGPUsInUseAreFound(t *testing.T) {
 		}
 		return s
 	}
+	c := &Case{Sharing: "mps"}
 	kinds := func(a, b *seen) (out []string) {
-		for _, d := range judge(&Case{Sharing: "mps"}, &result{}, &result{Jobs: map[string]*seen{"j1": a, "j2": b}}) {
+		for _, d := range judge(c, &result{}, &result{Jobs: map[string]*seen{"j1": a, "j2": b}}) {
 			out = append(out, d.Job+" "+d.Kind)
 		}
 		return out
@@ -166,6 +167,8 @@ func TestWholeGPUsInUseAreFound(t *testing.T) {
 	again := on(ran(30, 40), "n1:0", "n1:0")
 	again.Gres = part.Gres
 	must.Equal(t, kinds(again, part), []string{"j1 " + kindBeside})
+	c.Jobs = []Job{{Name: "j1", Args: []string{"--gres=gpu:shared"}}}
+	must.Equal(t, kinds(on(ran(10, 30), "n1:0"), part), nil, "a sharer whose shares Slurm doesn't show")
 }
 
 // A job that starts elsewhere than it prefers is found where a GPU that it prefers was idle.
@@ -224,7 +227,7 @@ func TestWhoMightHaveShared(t *testing.T) {
 		late.Jobs[name] = ran(20, 28)
 		jobs = append(jobs, Job{Name: name, Args: []string{"--gres=gpu:shared"}})
 	}
-	late.Jobs["j5"] = ran(30, 38)
+	late.Jobs["j5"], late.Jobs["j6_0"] = ran(30, 38), ran(30, 38)
 	sockets := Node{Types: []string{"v100", "v100"}, More: "Sockets=2 CoresPerSocket=4"}
 	bySocket := []string{"SelectTypeParameters=CR_Socket_Memory"}
 	for name, c := range map[string]*Case{
@@ -234,6 +237,7 @@ func TestWhoMightHaveShared(t *testing.T) {
 		"a partition was closed":    {Events: []Event{{16, "scontrol update PartitionName=gpu State=UP"}}},
 		"each job takes a socket":   {Nodes: []Node{sockets}, Conf: bySocket},
 		"sockets of one core":       {Nodes: []Node{{Types: sockets.Types}}, Conf: bySocket},
+		"tasks that have two GPUs":  {Jobs: []Job{{Name: "j6", Args: []string{"--gres=gpu:2", "--array=0"}}}},
 		"a partition opened before": {Events: []Event{{5, "scontrol update PartitionName=gpu State=UP"}}},
 	} {
 		c.Sharing, c.Jobs = "mps", append(c.Jobs, jobs...)

@@ -56,6 +56,8 @@ type rule struct {
 const divided = "users.md: jobs that start together divide the cores and the memory that a partition gives a job of " +
 	"one GPU by default"
 
+const onOneNode = "users.md: a job that shares is on one node, with --spread-job as well"
+
 var rules = []rule{
 	{
 		kindRefused, func(_ *Case, j *Job, text string) bool { return j.sharer() && strings.Contains(text, "slurmbridge: ") },
@@ -106,6 +108,12 @@ var rules = []rule{
 		},
 		"admins.md: where a GPU of a node has no shares, Slurm 26.05.5 keeps jobs waiting for sharers there",
 	},
+	{kindSize, func(_ *Case, j *Job, _ string) bool { return j.sharer() && j.has("--spread-job") }, onOneNode},
+	{kindEnv, func(_ *Case, j *Job, _ string) bool { return j.sharer() && j.has("--spread-job") }, onOneNode},
+	{
+		kindEnv, func(c *Case, _ *Job, text string) bool { return c.bound() && amounts.MatchString(afterSteps(text)) },
+		"admins.md: a step gets those of its job's cores that its GPU is bound to",
+	},
 	{
 		kindSize, func(_ *Case, j *Job, text string) bool { return j.spreads() && strings.HasPrefix(text, "nodes ") },
 		"sbatch(1): without --nodes a job gets enough nodes for its tasks, by the cores that are free when it starts",
@@ -134,6 +142,11 @@ var emptied = regexp.MustCompile(`^((, )?SLURM_((GPUS|GRES)[A-Z_]*=|GRES=(mps|sh
 // dividesDefaults reports whether a partition gives cores or memory for a GPU.
 func (c *Case) dividesDefaults() bool {
 	return slices.ContainsFunc(c.Conf, func(l string) bool { return strings.Contains(l, "PerGPU=") })
+}
+
+// bound reports whether GPUs are bound to cores.
+func (c *Case) bound() bool {
+	return slices.ContainsFunc(c.Nodes, func(n Node) bool { return n.Cores })
 }
 
 // mixed reports whether a site shares where whole GPUs are handed out, on a release that mistakes GPUs in use.
@@ -258,7 +271,9 @@ func (v *verdict) job(j *Job) {
 		return // a job that it names was refused
 	}
 	if text := v.bridge.Refused[j.Name]; text != "" {
-		v.add(j.Name, kindRefused, "%s", message(text))
+		if !v.hit(j, nil, v.bridge) { // a slurmctld that has just come back knows no node yet
+			v.add(j.Name, kindRefused, "%s", message(text))
+		}
 		return
 	}
 	var tasks []string
@@ -320,7 +335,8 @@ func (v *verdict) inUse() {
 	all := v.bridge.Jobs
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		s := all[name]
-		if strings.Contains(s.Gres, v.c.Sharing) || len(s.Places) == 0 {
+		j := v.c.find(name) // Slurm 26.05 shows of some jobs no request
+		if strings.Contains(s.Gres, v.c.Sharing) || s.Gres == "" && j != nil && j.sharer() || len(s.Places) == 0 {
 			continue
 		}
 		for _, other := range slices.Sorted(maps.Keys(all)) {
@@ -603,8 +619,7 @@ func (v *verdict) cluster() {
 	}
 	v.beside()
 	// Jobs may end between plan and start; the bridge's metrics say so. Where GPUs are bound to cores, admins.md does.
-	bound := slices.ContainsFunc(v.c.Nodes, func(n Node) bool { return n.Cores })
-	if !bound && v.bridge.Misplaced > 1 && 4*v.bridge.Misplaced > float64(v.bridge.parts()) {
+	if !v.c.bound() && v.bridge.Misplaced > 1 && 4*v.bridge.Misplaced > float64(v.bridge.parts()) {
 		v.add("", kindGPU, "%.0f jobs ran on another GPU than planned", v.bridge.Misplaced)
 	}
 	for _, s := range v.bridge.Says {
@@ -619,12 +634,11 @@ func (v *verdict) mayShare(j *Job) bool {
 	for _, e := range v.c.Events {
 		fromS = max(fromS, float64(e.AtS))
 	}
-	if p == nil || p.Start <= fromS+5 || !j.sharer() || v.bridge.Refused[j.Name] != "" {
+	if p == nil || !(p.Start > fromS+5) || !j.sharer() || v.bridge.Refused[j.Name] != "" {
 		return false
 	}
-	for i := range v.c.Jobs {
-		o := &v.c.Jobs[i]
-		if s := v.plain.Jobs[o.Name]; s != nil && o.several() && o.AtS < int(p.Start) && s.Start > float64(j.AtS) {
+	for name, s := range v.plain.Jobs {
+		if o := v.c.find(name); o != nil && o.several() && float64(o.AtS) < p.Start && !(s.Start <= float64(j.AtS)) {
 			return false
 		}
 	}
@@ -656,7 +670,9 @@ func (j *Job) several() bool {
 
 // ownGPU reports whether by the users' page a job has a GPU of its own.
 func (j *Job) ownGPU() bool {
-	return slices.ContainsFunc(table, func(r row) bool { return r.kind == "job" && r.mark == "own" && j.has(r.option) })
+	return slices.ContainsFunc(table, func(r row) bool {
+		return r.mark == "own" && (j.has(r.option) || r.kind == "comment" && strings.Contains(j.value("--comment"), r.option))
+	})
 }
 
 var partOfGPU = regexp.MustCompile(`(?:mps|shard):(?:[a-z0-9._+-]+:)?([0-9]+)`)
