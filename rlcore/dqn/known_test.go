@@ -26,8 +26,8 @@ func known(rounds int) *Trainer {
 	}
 }
 
-// mixing keeps a light job next to a heavy one, as long as there are both. The best of all orders, 328.0 s, takes half a
-// percent less.
+// mixing keeps a light job next to a heavy one, as long as there are both. The best of all orders, 328.0 s, takes half
+// a percent less.
 type mixing struct{}
 
 func (mixing) Name() string { return "mixing" }

@@ -32,8 +32,8 @@ func TestDoubleEstimates(t *testing.T) {
 		{obs: now, taken: 1, reward: 0.5, decay: 0.5, next: later},
 		{obs: now, taken: 1, reward: -1, decay: 0.5}, // ended: no value of what follows
 	}
-	l := &learner{
-		o: Options{Batch: 2}, memory: &replay{items: items}, net: learning, target: target,
+	l := &qLearner{
+		descent: descent{net: learning}, o: Options{Batch: 2}, memory: &replay{items: items}, target: target,
 		idx: []int{0, 1}, weight: []float64{2, 1}, goal: make([]float64, 2), err: make([]float64, 2),
 	}
 	loss, value := l.gradient()
@@ -166,13 +166,15 @@ func TestTeach(t *testing.T) {
 	for i := range lessons {
 		lessons[i] = lesson{obs: o, of: []int{1, last}, want: []float64{0.3, -0.3}}
 	}
-	l := newLearner(Options{Seed: 1}.orDefaults(), net)
-	var first, after RoundStats
-	l.teach(1, lessons, &first)
-	l.teach(300, lessons, &RoundStats{})
-	l.teach(1, lessons, &after)
+	l := newPlayoutLearner(Options{Seed: 1}.orDefaults(), net)
+	l.lessons = lessons
+	first := l.step()
+	for range 300 {
+		l.step()
+	}
+	after := l.step()
 	q := net.Values(nil, []*Obs{o})
-	if after.Loss > first.Loss/10 || q[1]-q[last] < 0.4 {
-		t.Errorf("loss %v, then %v; values %v and %v", first.Loss, after.Loss, q[1], q[last])
+	if after > first/10 || q[1]-q[last] < 0.4 {
+		t.Errorf("loss %v, then %v; values %v and %v", first, after, q[1], q[last])
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"reflect"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // Options are the hyper-parameters. A zero field means its default.
@@ -14,20 +13,22 @@ type Options struct {
 	Rounds   int     //
 	Episodes int     // per round
 	Steps    int     // gradient steps per round
-	Batch    int     // transitions per step
+	Batch    int     // transitions or lessons per step
+	Rate     float64 // of the optimiser at the start; a tenth of it at the end
+	Clip     float64 // bound of the gradient's norm
+	Check    int     // rounds between validations
+	Checks   int     // episodes of a validation
+	EpsFrom  float64 // probability of a random choice at the start
+	EpsTo    float64 // and at the end
+
+	// Of Q-learning alone.
 	NStep    int     // least number of decisions that a return covers
 	Span     float64 // least time that it covers, in mean solo durations
 	Gamma    float64 // discount for one mean solo duration
-	Rate     float64 // of the optimiser at the start; a tenth of it at the end
-	Clip     float64 // bound of the gradient's norm
 	Capacity int     // of the replay memory, transitions
 	Alpha    float64 // exponent of the priorities
 	Beta     float64 // exponent of the importance weights at the start; 1 at the end
 	Target   int     // gradient steps between copies to the target network
-	EpsFrom  float64 // probability of a random choice at the start
-	EpsTo    float64 // and at the end
-	Check    int     // rounds between validations
-	Checks   int     // episodes of a validation
 }
 
 var defaults = Options{
@@ -45,9 +46,6 @@ func (o Options) orDefaults() Options {
 	}
 	return o
 }
-
-// taught reports whether a network learns from decisions that are played out, not from rewards.
-func taught(net *Scorer) bool { return net.Objective() == policy.Turnaround }
 
 // epsilon is the probability of a random choice once a fraction done of all rounds
 // is over: it falls linearly over two thirds of them.

@@ -21,10 +21,10 @@ func TestTransitions(t *testing.T) {
 		{obs: c, taken: 2, atS: 10, workS: 12},
 		{atS: 12, workS: 15},
 	}
-	e := &episode{tau: 2, aim: policy.Makespan}
+	const tau = 2
 	const r0, r1, r2 = 3., -2., 0.5 // (work − time) ÷ τ
 	const gamma = 0.9
-	after := func(s float64) float64 { return math.Pow(gamma, s/2) }
+	after := func(s float64) float64 { return math.Pow(gamma, s/tau) }
 	for n, want := range map[int][]transition{
 		1: {{a, 1, r0, after(4), b}, {b, 0, r1, after(6), c}, {c, 2, r2, after(2), nil}},
 		2: {{a, 1, r0 + after(4)*r1, after(10), c}, {b, 0, r1 + after(6)*r2, after(8), nil}, {c, 2, r2, after(2), nil}},
@@ -34,7 +34,7 @@ func TestTransitions(t *testing.T) {
 			{c, 2, r2, after(2), nil},
 		},
 	} {
-		got := e.transitions(nil, v, n, 0, gamma)
+		got := transitions(v, tau, n, 0, gamma)
 		same := slices.EqualFunc(got, want, func(x, y transition) bool {
 			return x.obs == y.obs && x.next == y.next && x.taken == y.taken &&
 				math.Abs(x.reward-y.reward) < 1e-12 && math.Abs(x.decay-y.decay) < 1e-12
@@ -43,7 +43,7 @@ func TestTransitions(t *testing.T) {
 			t.Errorf("%d steps: %+v, want %+v", n, got, want)
 		}
 	}
-	if got := e.transitions(nil, []visit{{atS: 3}}, 4, 0, 1); len(got) != 0 {
+	if got := transitions([]visit{{atS: 3}}, tau, 4, 0, 1); len(got) != 0 {
 		t.Errorf("a GPU without a choice has %+v", got)
 	}
 }
@@ -54,19 +54,20 @@ func TestRewardsSumToWhatSharingSaves(t *testing.T) {
 	for seed := range uint64(20) {
 		r := seeded(seed)
 		cfg, _ := shuffled(light, heavy, light, heavy, light, heavy, even("middle", 0.5))(r)
-		p := &player{net: NewScorer(policy.Makespan, 8, newGuard().Predictor, seeded(1)), guard: newGuard(), m: 4}
-		e := must.Get(p.play(cfg, 0.7, r))(t)
-		if math.Abs(e.tau-100) > 1e-9 {
-			t.Errorf("τ is %v s", e.tau)
+		v := &visits{}
+		p := &player{net: NewScorer(policy.Makespan, 8, newGuard().Predictor, seeded(1)), guard: newGuard(), m: 4, record: v}
+		result := must.Get(p.play(cfg, 0.7, r))(t)
+		if math.Abs(v.tau-100) > 1e-9 {
+			t.Errorf("τ is %v s", v.tau)
 		}
 		for _, n := range []int{1, 3} {
 			sum := 0.0
-			for i, x := range e.transitions(nil, e.visits[0], n, 0, 1) {
+			for i, x := range transitions(v.of[0], v.tau, n, 0, 1) {
 				if i%n == 0 {
 					sum += x.reward
 				}
 			}
-			if want := (700 - e.result.MakespanS) / e.tau; math.Abs(sum-want) > 1e-9 {
+			if want := (700 - result.MakespanS) / v.tau; math.Abs(sum-want) > 1e-9 {
 				t.Errorf("seed %d, %d steps: rewards sum to %v, %v were saved", seed, n, sum, want)
 			}
 		}
@@ -147,8 +148,8 @@ func TestScoreOfOddWindows(t *testing.T) {
 	}
 }
 
-// Where a network for the turnaround is in doubt, its best few combinations are played out; one for the makespan decides
-// alone.
+// Where a network for the turnaround is in doubt, its best few combinations are played out; one for the makespan
+// decides alone.
 func TestDoubtIsPlayedOut(t *testing.T) {
 	for aim, plays := range map[policy.Objective]bool{policy.Turnaround: true, policy.Makespan: false} {
 		guard := newGuard()
@@ -178,18 +179,19 @@ func TestDoubtIsPlayedOut(t *testing.T) {
 func TestEpisodesOfSeveralCards(t *testing.T) {
 	cfg := jobs(light, heavy, light, heavy, light, heavy, light, light)
 	cfg.GPUs = append(cfg.GPUs, rlcore.TitanXp)
-	p := &player{net: newNet(), guard: newGuard(), m: 4}
-	e := must.Get(p.play(cfg, 0.3, seeded(2)))(t)
+	visits := &visits{}
+	p := &player{net: newNet(), guard: newGuard(), m: 4, record: visits}
+	result := must.Get(p.play(cfg, 0.3, seeded(2)))(t)
 	work := 0.0
-	for g, v := range e.visits {
+	for g, v := range visits.of {
 		last := v[len(v)-1]
-		if last.obs != nil || math.Abs(last.atS-e.result.MakespanS) > 1e-9 {
-			t.Errorf("card %d ends at %v s of %v", g, last.atS, e.result.MakespanS)
+		if last.obs != nil || math.Abs(last.atS-result.MakespanS) > 1e-9 {
+			t.Errorf("card %d ends at %v s of %v", g, last.atS, result.MakespanS)
 		}
 		work += last.workS
 	}
-	if len(e.visits) != 2 || math.Abs(work-800) > 1e-6 {
-		t.Errorf("%v s of work on %d cards", work, len(e.visits))
+	if len(visits.of) != 2 || math.Abs(work-800) > 1e-6 {
+		t.Errorf("%v s of work on %d cards", work, len(visits.of))
 	}
 	if _, err := p.play(sim.Config{}, 0, nil); err == nil {
 		t.Error("an episode without cards is played")

@@ -1,6 +1,7 @@
 package dqn
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 
@@ -21,6 +22,9 @@ type Obs struct {
 	// second of work can be worth at most, so that a long queue makes no value large.
 	Unit float64
 }
+
+// unit is that of an observation's values.
+func (o *Obs) unit() float64 { return cmp.Or(o.Unit, 1) }
 
 // Scorer values every combination with the same weights, so that neither M nor the
 // number of GPUs is built into it. It is duelling (Wang et al., ICML 2016):

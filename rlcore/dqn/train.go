@@ -1,19 +1,24 @@
-// Package dqn learns which combination of jobs to start: Q-learning with double
-// estimates (van Hasselt et al., AAAI 2016), duelling networks, n-step returns,
-// prioritised replay and a target network, masked by the guard. LEARNING.md in
-// rlcore says how the choices were made.
+// Package dqn decides by a network which combination of jobs starts, of those that the guard allows. The network
+// ([Scorer]) and the training loop ([Trainer.Train]) are the same for both objectives; what a
+// network learns from is not:
+//
+//   - For the turnaround, the default, it learns from playouts (playouts.go): the best combinations of a decision are
+//     played out, and their values are fitted to what comes out. That is supervised learning, not Q-learning. Where the
+//     network is in doubt, its few best combinations are also played out when it decides ([Searching]).
+//   - For the makespan it learns from rewards (qlearning.go): Q-learning with double estimates, n-step returns,
+//     prioritised replay (qlearning_replay.go) and a target network. It decides alone.
+//
+// LEARNING.md in rlcore has how the choices were made, and what the networks are worth.
 package dqn
 
 import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/lookahead"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
@@ -71,13 +76,15 @@ const finalChecks = 4
 // errors are Scenario's and the simulator's.
 func (t *Trainer) Train(ctx context.Context) error {
 	o := t.Options.orDefaults()
-	s := &session{Trainer: t, o: o, learner: newLearner(o, t.Net), players: make([]*player, o.Episodes)}
+	s := &session{Trainer: t, o: o, players: make([]*player, o.Episodes)}
+	if t.Net.Objective() == policy.Turnaround {
+		s.method = newPlayoutLearner(o, t.Net)
+	} else {
+		s.method = newQLearner(o, t.Net)
+	}
 	for i := range s.players {
 		g := t.Guard()
-		s.players[i] = &player{net: t.Net.Alias(g.Predictor), guard: g, m: o.M}
-		if taught(t.Net) {
-			s.players[i].teacher = &teacher{plays: lookahead.New(g.Predictor)}
-		}
+		s.players[i] = &player{net: t.Net.Alias(g.Predictor), guard: g, m: o.M, record: s.method.recorder(g)}
 	}
 	if err := s.begin(); err != nil {
 		return err
@@ -108,15 +115,32 @@ func (t *Trainer) Train(ctx context.Context) error {
 	return err
 }
 
+// method is what a network learns from, and how.
+type method interface {
+	// recorder returns what records the episodes of one player, with its guard.
+	recorder(g *rlcore.Guard) recorder
+	// learn takes Options.Steps gradient steps and logs them. done is the part of all rounds that is over.
+	learn(done float64, p *RoundStats)
+	setRate(rate float64)
+}
+
+// recorder records an episode, for one player.
+type recorder interface {
+	begin(cfg *sim.Config)
+	decided(d *decision)
+	end(s *sim.Sim)
+	// commit adds the episode to what the network learns from; no two recorders may do so at once.
+	commit()
+}
+
 // session is a training in progress.
 type session struct {
 	*Trainer
 	o         Options
-	learner   *learner
+	method    method
 	players   []*player
 	check     []sim.Config // the validation episodes
 	finalists finalists
-	lessons   []lesson
 }
 
 // begin draws the validation episodes and enters the initial parameters as finalist.
@@ -142,20 +166,8 @@ func (s *session) round(round int) error {
 	if err := s.play(round, &p); err != nil {
 		return err
 	}
-	s.learner.beta = o.Beta + (1-o.Beta)*done
-	for _, adam := range s.learner.optims {
-		adam.Rate = o.Rate * (1 - 0.9*done)
-	}
-	if taught(s.Net) {
-		for _, x := range s.players {
-			s.lessons = append(s.lessons, x.teacher.lessons...)
-			x.teacher.lessons = x.teacher.lessons[:0]
-		}
-		s.lessons = s.lessons[max(0, len(s.lessons)-mostLessons):]
-		s.learner.teach(o.Steps, s.lessons, &p)
-	} else {
-		s.learner.steps(o.Steps, &p)
-	}
+	s.method.setRate(o.Rate * (1 - 0.9*done))
+	s.method.learn(done, &p)
 	if (round+1)%o.Check == 0 || round+1 == o.Rounds {
 		ratio, err := validate(s.players, s.check)
 		if err != nil {
@@ -174,35 +186,29 @@ func (s *session) round(round int) error {
 	return nil
 }
 
-// play plays a round's episodes, one per player, and adds their transitions to the replay memory.
+// play plays a round's episodes, one per player, and adds them to what the network learns from.
 func (s *session) play(round int, p *RoundStats) error {
 	o := &s.o
 	cfgs, err := s.episodes(o.Seed+uint64(round)*seedPerRound, o.Episodes)
 	if err != nil {
 		return err
 	}
-	lots := make([][]transition, len(cfgs))
 	ratio := make([]float64, len(cfgs))
 	err = each(len(cfgs), func(i int) error {
 		r := rand.New(rand.NewPCG(o.Seed+uint64(round), uint64(i)))
-		e, err := s.players[i].play(cfgs[i], p.Eps, r)
+		result, err := s.players[i].play(cfgs[i], p.Eps, r)
 		if err != nil {
 			return err
 		}
-		for _, visits := range e.visits {
-			lots[i] = e.transitions(lots[i], visits, o.NStep, o.Span, o.Gamma)
-		}
-		ratio[i] = relative(e.aim, &cfgs[i], e.result)
+		ratio[i] = relative(s.Net.Objective(), &cfgs[i], result)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	for i := range lots {
-		p.Train += ratio[i] / float64(len(lots))
-		for _, tr := range lots[i] {
-			s.learner.memory.add(tr)
-		}
+	for i := range s.players {
+		s.players[i].record.commit()
+		p.Train += ratio[i] / float64(len(ratio))
 	}
 	return nil
 }
@@ -223,11 +229,11 @@ func validate(players []*player, cfgs []sim.Config) ([]float64, error) {
 	ratio := make([]float64, len(cfgs))
 	err := each(len(players), func(k int) error {
 		for i := k; i < len(cfgs); i += len(players) {
-			e, err := players[k].play(cfgs[i], 0, nil)
+			result, err := players[k].play(cfgs[i], 0, nil)
 			if err != nil {
 				return err
 			}
-			ratio[i] = relative(e.aim, &cfgs[i], e.result)
+			ratio[i] = relative(players[k].net.Objective(), &cfgs[i], result)
 		}
 		return nil
 	})
@@ -262,18 +268,4 @@ func each(n int, f func(i int) error) error {
 		g.Go(func() error { return f(i) })
 	}
 	return g.Wait()
-}
-
-func snapshot(n network) [][]float32 {
-	var out [][]float32
-	for _, m := range n.Params() {
-		out = append(out, slices.Clone(m.Theta))
-	}
-	return out
-}
-
-func restore(n network, theta [][]float32) {
-	for i, m := range n.Params() {
-		copy(m.Theta, theta[i])
-	}
 }

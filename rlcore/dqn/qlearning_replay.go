@@ -5,15 +5,6 @@ import (
 	"math/rand/v2"
 )
 
-// transition is several decisions on one GPU seen as one step from obs to next.
-type transition struct {
-	obs    *Obs
-	taken  int     // position in obs.Combos
-	reward float64 // discounted, in units of the episode's mean solo duration
-	decay  float64 // discount of next's value
-	next   *Obs    // nil: the episode ended
-}
-
 // replay is prioritised experience replay (Schaul et al., ICLR 2016), the proportional variant: a transition is drawn
 // with probability p^α ÷ Σ p^α, where p is the absolute value of its last temporal-difference error.
 type replay struct {
