@@ -7,14 +7,14 @@ CREATE TABLE run (
 	record  INTEGER,            -- the first that came of it; NULL = none has come
 	used    INTEGER,            -- end of its footprint in bridge_used; NULL = it has none
 	task    INTEGER,            -- the own job number of an array's task; NULL = it is none, or no poll showed it run
-	detail  TEXT NOT NULL,      -- history.Run as JSON
-	outcome TEXT                -- history.Outcome as JSON; NULL = it isn't judged
+	judged  INTEGER NOT NULL DEFAULT 0, -- 1 = it has an outcome
+	detail  TEXT NOT NULL       -- history.Run as JSON
 );
 CREATE INDEX run_ref ON run (ref);
 CREATE INDEX run_ended ON run (ended);
 CREATE INDEX run_task ON run (task) WHERE task IS NOT NULL;
 CREATE UNIQUE INDEX run_record ON run (record) WHERE record IS NOT NULL;
-CREATE INDEX run_unjudged ON run (record) WHERE outcome IS NULL AND record IS NOT NULL;
+CREATE INDEX run_unjudged ON run (record) WHERE NOT judged AND record IS NOT NULL;
 
 -- What nodes recorded of runs, each node's part. Times are ns since 1970, by the node's clock.
 CREATE TABLE record (

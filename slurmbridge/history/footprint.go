@@ -61,20 +61,19 @@ func (r *Run) Footprint() Footprint {
 	case r.Shares > 0:
 		f.GPUs = float64(r.Shares) / job.Units
 	}
-	o := r.Outcome
-	if o == nil {
+	if r.Outcome == nil {
 		return f
 	}
-	f.Judged, f.Harm = true, o.Harm()
+	f.Judged, f.Harm = true, r.Harm()
 	solo, basis := r.Solo()
 	if basis == Lost || r.Mode != job.Active {
 		return f
 	}
-	if o.Shared() {
+	if r.Shared() {
 		f.LostS = r.DurationS() - solo
 	}
-	if !o.PlainEnd.IsZero() && ranToEnd(o.State) {
-		f.Timed, f.SavedS = true, o.PlainEnd.Sub(r.Start).Seconds()-solo
+	if plainEnd := r.Ending.PlainEnd; !plainEnd.IsZero() && ranToEnd(r.State()) {
+		f.Timed, f.SavedS = true, plainEnd.Sub(r.Start).Seconds()-solo
 	}
 	return f
 }

@@ -32,14 +32,19 @@ func Harms() []Harm {
 // lateBy is by what part of its own solo time a job must end after its plain end to be late.
 const lateBy = 0.1
 
-// Harm lists the kinds of harm that the run came to, the gravest first; nil = none. A job that is lost has no run.
-func (o *Outcome) Harm() (out []Harm) {
+// Harm lists the kinds of harm that the run came to, the gravest first; nil = none, or it isn't judged. A job that is
+// lost has no run.
+func (r *Run) Harm() (out []Harm) {
+	o := r.Outcome
+	if o == nil {
+		return nil
+	}
 	suspect := o.Suspect != "" && !o.Excused
-	late, _ := o.Late()
+	late, _ := r.Late()
 	came := map[Harm]bool{
-		HarmTimeout:  suspect && o.State == "TIMEOUT",
-		HarmDeadline: suspect && o.State == "DEADLINE",
-		HarmOOM:      suspect && !ranOutOfTime(o.State),
+		HarmTimeout:  suspect && r.State() == "TIMEOUT",
+		HarmDeadline: suspect && r.State() == "DEADLINE",
+		HarmOOM:      suspect && !ranOutOfTime(r.State()),
 		HarmHeld:     o.HeldS > 0,
 		HarmLate:     late > lateBy,
 		HarmContract: o.Broken,
@@ -53,16 +58,20 @@ func (o *Outcome) Harm() (out []Harm) {
 }
 
 // Late returns by how many of its own solo times a run that came to its end ended after its plain end, 0
-// where it ended before; false: the plain end isn't known, or the run has none.
-func (o *Outcome) Late() (ratio float64, ok bool) {
-	solo := cmp.Or(o.LengthS, o.SoloS)
-	if !o.Shared() {
-		solo = o.End.Sub(o.Start).Seconds()
-	}
-	if o.PlainEnd.IsZero() || !ranToEnd(o.State) || !(solo > 0) {
+// where it ended before; false: the plain end isn't known, or the run has none or isn't judged.
+func (r *Run) Late() (ratio float64, ok bool) {
+	plainEnd := r.Ending.PlainEnd
+	if r.Outcome == nil || plainEnd.IsZero() || !ranToEnd(r.State()) {
 		return 0, false
 	}
-	return max(0, o.End.Sub(o.PlainEnd).Seconds()/solo), true
+	solo := r.DurationS()
+	if r.Shared() {
+		solo = cmp.Or(r.Outcome.LengthS, r.Outcome.SoloS)
+	}
+	if !(solo > 0) {
+		return 0, false
+	}
+	return max(0, r.End.Sub(plainEnd).Seconds()/solo), true
 }
 
 // Turn is how runs ended against plain Slurm.
@@ -80,18 +89,19 @@ type Turn struct {
 
 // Turnaround returns the time from a run's submission to its end, and to the end that it would have had on
 // plain Slurm, s; false: one of them isn't known.
-func (o *Outcome) Turnaround() (s, plain float64, ok bool) {
-	if _, ok := o.Late(); !ok || o.Submit.IsZero() || o.Submit.After(o.Start) {
+func (r *Run) Turnaround() (s, plain float64, ok bool) {
+	if _, ok := r.Late(); !ok || r.Submit.IsZero() || r.Submit.After(r.Start) {
 		return 0, 0, false
 	}
-	return o.End.Sub(o.Submit).Seconds(), o.PlainEnd.Sub(o.Submit).Seconds(), true
+	return r.End.Sub(r.Submit).Seconds(), r.Ending.PlainEnd.Sub(r.Submit).Seconds(), true
 }
 
 // CountTurn counts how runs ended against plain Slurm.
-func CountTurn(runs []*Outcome) Turn {
+func CountTurn(runs []Run) Turn {
 	var t Turn
-	for _, o := range runs {
-		ratio, ok := o.Late()
+	for i := range runs {
+		r := &runs[i]
+		ratio, ok := r.Late()
 		if !ok {
 			continue
 		}
@@ -99,9 +109,9 @@ func CountTurn(runs []*Outcome) Turn {
 			t.Late++
 		}
 		if ratio > t.Worst {
-			t.Worst, t.Of = ratio, o.Ref
+			t.Worst, t.Of = ratio, r.Ref
 		}
-		if s, plain, ok := o.Turnaround(); ok {
+		if s, plain, ok := r.Turnaround(); ok {
 			t.Timed++
 			t.MeanS += (s - t.MeanS) / float64(t.Timed)
 			t.PlainS += (plain - t.PlainS) / float64(t.Timed)
@@ -147,10 +157,10 @@ type Harmed struct {
 }
 
 // CountHarm counts the harm of runs. Jobs that were lost have no run.
-func CountHarm(runs []*Outcome) Harmed {
+func CountHarm(runs []Run) Harmed {
 	h := Harmed{Kinds: map[Harm]int{}}
-	for _, o := range runs {
-		kinds := o.Harm()
+	for i := range runs {
+		kinds := runs[i].Harm()
 		if len(kinds) > 0 {
 			h.Jobs++
 		}

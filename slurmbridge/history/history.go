@@ -59,11 +59,9 @@ const (
 )
 
 // columns are a row's, for scan.
-const columns = `run.id, run.used, run.detail, run.outcome`
+const columns = `run.id, run.used, run.detail`
 
-func (r *Run) columns() []any {
-	return []any{&r.row, &r.used, database.JSON(r), database.JSON(&r.Outcome)}
-}
+func (r *Run) columns() []any { return []any{&r.row, &r.used, database.JSON(r)} }
 
 // list reads runs; where follows FROM.
 func list(ctx context.Context, q database.Querier, where string, args ...any) ([]Run, error) {
@@ -89,16 +87,12 @@ func (r *Run) save(ctx context.Context, q database.Querier) error {
 		}
 	}
 	r.used = sql.NullInt64{Int64: f.ended(), Valid: counts}
-	var outcome any
-	if r.Outcome != nil {
-		outcome = database.JSON(r.Outcome)
-	}
-	err := q.QueryRowContext(ctx, `INSERT INTO run (id, ref, task, ended, record, used, detail, outcome)
+	err := q.QueryRowContext(ctx, `INSERT INTO run (id, ref, task, ended, record, used, judged, detail)
 		VALUES (nullif(?, 0), ?, nullif(?, 0), ?, nullif(?, 0), ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
-		ended = excluded.ended, record = excluded.record, used = excluded.used, detail = excluded.detail,
-		outcome = excluded.outcome RETURNING id`,
-		r.row, r.Ref, r.Task, sql.NullInt64{Int64: r.End.UnixMilli(), Valid: !r.End.IsZero()}, r.ID, r.used, database.JSON(r),
-		outcome).Scan(&r.row)
+		ended = excluded.ended, record = excluded.record, used = excluded.used, judged = excluded.judged,
+		detail = excluded.detail RETURNING id`,
+		r.row, r.Ref, r.Task, sql.NullInt64{Int64: r.End.UnixMilli(), Valid: !r.End.IsZero()}, r.ID, r.used, r.Outcome != nil,
+		database.JSON(r)).Scan(&r.row)
 	return database.Wrap(err, "write run of job %s", r.Ref)
 }
 
@@ -154,22 +148,26 @@ func join(ctx context.Context, q database.Querier, ref string) error {
 	return database.Wrap(err, "join records of job %s", ref)
 }
 
-// Place writes when and on which GPUs polls show a job's run to have started, for which Slurm gave another start at
-// first.
-func Place(ctx context.Context, q database.Querier, ref string, first, start time.Time, gpus []int) error {
-	return change(ctx, q, ref, first, func(r *Run) { r.Start, r.Allotted, r.GPUs = start, start, gpus })
+// Close writes that polls no longer show a job's run that Slurm started then, or show it end, and what is known of its
+// end; a zero ending, that nothing is known. What was written first stays, and so does the end that a record knows.
+func Close(ctx context.Context, q database.Querier, ref string, start, at time.Time, e *Ending) error {
+	return Change(ctx, q, ref, start, func(r *Run) {
+		if r.End.IsZero() {
+			r.End = at
+		}
+		if !r.Ending.written() {
+			r.Ending = *e
+			r.Ending.Node, r.Ending.GPUs = "", nil // the run has them
+		}
+	})
 }
 
-// Close writes that polls show a job's run no longer that Slurm started then.
-func Close(ctx context.Context, q database.Querier, ref string, start, at time.Time) error {
-	return change(ctx, q, ref, start, func(r *Run) { r.End = at })
-}
-
-// change changes what polls say of a run that hasn't ended; where there is a record, it knows better.
-func change(ctx context.Context, q database.Querier, ref string, start time.Time, f func(*Run)) error {
+// Change changes what polls say of the run of a job that Slurm started then. Of a run with an End its record may know
+// better.
+func Change(ctx context.Context, q database.Querier, ref string, start time.Time, f func(*Run)) error {
 	all, err := runsOf(ctx, q, ref)
 	for i := range all {
-		if r := &all[i]; r.Shown() && r.Allotted.Equal(start) && r.End.IsZero() {
+		if r := &all[i]; r.Shown() && r.Allotted.Equal(start) {
 			f(r)
 			return r.save(ctx, q)
 		}
@@ -304,7 +302,10 @@ func (r *Run) take(rec *Run) {
 	r.PeakMemMiB += rec.PeakMemMiB
 	r.Complete, r.MPSFault = first && rec.Complete, r.MPSFault || rec.MPSFault
 	r.Faulted, r.WithoutMPS = r.Faulted || rec.Faulted, r.WithoutMPS || rec.WithoutMPS
-	r.Outcome = cmp.Or(r.Outcome, rec.Outcome)
+	if r.Outcome == nil && rec.Outcome != nil {
+		r.Outcome, r.CoRunners = rec.Outcome, rec.CoRunners
+		r.Ending.How = cmp.Or(r.Ending.How, rec.Ending.How)
+	}
 }
 
 // Unjudged returns the runs with records that have no outcome, in the order of their records, some at a time.
@@ -312,7 +313,7 @@ func (h *History) Unjudged(ctx context.Context) ([]Run, error) {
 	if err := h.Fit(ctx); err != nil {
 		return nil, err
 	}
-	runs, err := list(ctx, h.DB, `run WHERE outcome IS NULL AND record IN (SELECT id FROM record)
+	runs, err := list(ctx, h.DB, `run WHERE NOT judged AND record IN (SELECT id FROM record)
 		ORDER BY record LIMIT ?`, atOnce)
 	known := h.known(ctx)
 	for i := 0; err == nil && i < len(runs); i++ {
@@ -368,37 +369,39 @@ func (h *History) TaskName(ctx context.Context, id int64, start, end time.Time) 
 	return strconv.FormatInt(id, 10), err
 }
 
-// Store writes an outcome down. Where it is Learned, the run becomes part of its application's profile; of another run
-// its length does, where that is known. Store takes Learned back from a run that has nothing to learn from, such as one
-// of which the agent has missed too much.
-func (h *History) Store(ctx context.Context, o *Outcome) error {
-	err := h.writeDown(ctx, o)
+// Store writes a run's outcome down, with its co-runners and how it ended. Where it is Learned, the run becomes part of
+// its application's profile; of another run its length does, where that is known. Store takes Learned back from a run
+// that has nothing to learn from, such as one of which the agent has missed too much.
+func (h *History) Store(ctx context.Context, r *Run) error {
+	o := r.Outcome
+	err := h.writeDown(ctx, r)
 	if err != nil || !o.Learned && o.BelievedS == 0 {
 		return err
 	}
-	records, err := recordsOf(ctx, h.DB, `id = ?`, o.Run)
+	records, err := recordsOf(ctx, h.DB, `id = ?`, r.ID)
 	if err != nil || len(records) == 0 {
 		return err
 	}
 	rec := &records[0]
 	if !o.Learned {
-		x := rlcore.Past{SoloS: o.BelievedS, LimitS: o.LimitS, Shared: true}
+		x := rlcore.Past{SoloS: o.BelievedS, LimitS: r.OwnLimitS(), Shared: true}
 		return h.Profiles.Ran(ctx, rec.User, rec.App, rec.Card(), x)
 	}
-	o.Learned, err = h.Profiles.Learn(ctx, rec.App, &rec.Record, o.LimitS, o.Cut)
+	o.Learned, err = h.Profiles.Learn(ctx, rec.App, &rec.Record, r.OwnLimitS(), o.Cut)
 	if err != nil || o.Learned {
 		return err
 	}
-	return h.writeDown(ctx, o)
+	return h.writeDown(ctx, r)
 }
 
-// writeDown writes an outcome into the row of its run.
-func (h *History) writeDown(ctx context.Context, o *Outcome) error {
+// writeDown writes what was concluded of a run into its row, to which another node's record may have been added.
+func (h *History) writeDown(ctx context.Context, r *Run) error {
 	return database.Tx(ctx, h.DB, func(tx *sql.Tx) error {
-		all, err := list(ctx, tx, `run WHERE record = ?`, o.Run)
+		all, err := list(ctx, tx, `run WHERE record = ?`, r.ID)
 		for i := range all {
-			all[i].Outcome = o
-			err = all[i].save(ctx, tx)
+			row := &all[i]
+			row.Outcome, row.CoRunners, row.Ending.How = r.Outcome, r.CoRunners, r.Ending.How
+			err = row.save(ctx, tx)
 		}
 		return err
 	})
@@ -430,8 +433,8 @@ func (f *Filter) query() (string, []any) {
 	and(!f.From.IsZero() && f.Running, "(ended >= ? OR ended IS NULL)", f.From.UnixMilli())
 	and(!f.From.IsZero() && !f.Running, "ended >= ?", f.From.UnixMilli())
 	and(!f.To.IsZero(), "ended < ?", f.To.UnixMilli())
-	and(f.Judged, "outcome IS NOT NULL AND record > ?", f.After)
-	and(f.Reports, "json_extract(detail, '$.terms.Report')")
+	and(f.Judged, "judged AND record > ?", f.After)
+	and(f.Reports, "json_extract(detail, '$.terms.report')")
 	switch {
 	case f.Latest > 0:
 		order = "ended DESC NULLS FIRST, ref LIMIT ?"

@@ -23,9 +23,8 @@ func at(min float64) time.Time { return began.Add(time.Duration(min * float64(ti
 
 // kept is what polls showed, nodes recorded and was concluded, in the order in which it came.
 type kept struct {
-	records  []Record
-	shown    []Run
-	outcomes []Outcome
+	records []Record
+	shown   []Run
 }
 
 // known knows every application.
@@ -59,7 +58,7 @@ func (k *kept) write(t testing.TB) *History {
 			if err := Show(ctx, tx, &r); err != nil {
 				return err
 			}
-			return Close(ctx, tx, r.Ref, r.Allotted, end)
+			return Close(ctx, tx, r.Ref, r.Allotted, end, &Ending{})
 		}))
 	}
 	for i := range k.records {
@@ -69,9 +68,6 @@ func (k *kept) write(t testing.TB) *History {
 			database.JSON(&rec.Record)))(t)
 	}
 	must.OK(t, h.Fit(ctx))
-	for i := range k.outcomes {
-		must.OK(t, h.Store(ctx, &k.outcomes[i]))
-	}
 	return h
 }
 
@@ -91,11 +87,11 @@ func record(id int64, from, to float64) Record {
 	}}
 }
 
-// outcomes are those of the runs that a filter selects.
-func outcomes(t *testing.T, h *History, f Filter) []*Outcome {
+// judged are the judged runs that a filter selects.
+func judged(t *testing.T, h *History, f Filter) []Run {
 	t.Helper()
 	f.Judged = true
-	return Outcomes(must.List(t, h.Runs(t.Context(), f)))
+	return must.List(t, h.Runs(t.Context(), f))
 }
 
 // ended returns the runs that ended in a period, in minutes.
@@ -198,19 +194,18 @@ func TestOutcomes(t *testing.T) {
 	h := k.write(t)
 	ctx := t.Context()
 	for i := range k.records {
-		rec := &k.records[i]
-		o := Outcome{
-			Run: rec.ID, Ref: rec.Ref(), User: "ann", App: "a", Start: rec.Start, End: rec.End,
-			With: []string{"8"}, Lesson: &interference.Lesson{
-				Card: "c", Victim: "a", Others: []string{"b"}, Slowdown: 1.5,
-				Off: 0.25,
-			},
-		}
-		must.OK(t, h.Store(ctx, &o))
-		o.Again = true
-		must.OK(t, h.Store(ctx, &o))
-		all := outcomes(t, h, Filter{})
-		if len(all) != i+1 || !reflect.DeepEqual(*all[i], o) {
+		r := must.Get(h.Unjudged(ctx))(t)[0]
+		r.Ending.How.State, r.CoRunners = "FAILED", []CoRunner{{Ref: "8", App: "b"}}
+		r.Outcome = &Outcome{Lesson: &interference.Lesson{
+			Card: "c", Victim: "a", Others: []string{"b"}, Slowdown: 1.5,
+			Off: 0.25,
+		}}
+		must.OK(t, h.Store(ctx, &r))
+		r.Outcome.Again = true
+		must.OK(t, h.Store(ctx, &r))
+		all := judged(t, h, Filter{})
+		if len(all) != i+1 || !reflect.DeepEqual(all[i].Outcome, r.Outcome) || all[i].State() != "FAILED" ||
+			all[i].ID != k.records[i].ID || !reflect.DeepEqual(all[i].With(), []string{"8"}) {
 			t.Fatalf("%+v", all)
 		}
 		if left := must.Get(h.Unjudged(ctx))(t); len(left) != 2-i {
@@ -231,13 +226,13 @@ func TestOutcomes(t *testing.T) {
 		"whether they have ended": {Filter{From: at(120), Running: true}, "[8 9]"},
 	} {
 		var refs []string
-		for _, o := range outcomes(t, h, c.f) {
-			refs = append(refs, o.Ref)
+		for _, r := range judged(t, h, c.f) {
+			refs = append(refs, r.Ref)
 		}
 		must.Equal(t, fmt.Sprint(refs), c.want, what)
 	}
 	must.OK(t, h.Forget(ctx, at(90)))
-	must.Equal(t, len(outcomes(t, h, Filter{})), 2, "after the old were forgotten")
+	must.Equal(t, len(judged(t, h, Filter{})), 2, "after the old were forgotten")
 }
 
 // teachable learns from each run.
@@ -252,10 +247,10 @@ func TestARunWithNothingToLearnFrom(t *testing.T) {
 	for _, profiles := range []Profiles{known{}, teachable{}} {
 		h := (&kept{records: []Record{record(7, 0, 60)}}).write(t)
 		h.Profiles = profiles
-		o := Outcome{Run: 7, Ref: "1", State: "COMPLETED", Learned: true, Start: at(0), End: at(60)}
-		must.OK(t, h.Store(t.Context(), &o))
+		r := Run{ID: 7, Ref: "1", Outcome: &Outcome{Learned: true}}
+		must.OK(t, h.Store(t.Context(), &r))
 		learns := profiles == Profiles(teachable{})
-		must.Equal(t, [2]bool{o.Learned, outcomes(t, h, Filter{})[0].Learned}, [2]bool{learns, learns})
+		must.Equal(t, [2]bool{r.Outcome.Learned, judged(t, h, Filter{})[0].Outcome.Learned}, [2]bool{learns, learns})
 	}
 }
 
@@ -295,7 +290,7 @@ func TestAFootprintFollowsItsRun(t *testing.T) {
 			t.Errorf("by its record: %d footprints of %v min", n, took)
 		}
 	}
-	must.OK(t, h.Store(ctx, &Outcome{Run: 7, Ref: "1", State: "COMPLETED", Start: rec.Start, End: rec.End}))
+	must.OK(t, h.Store(ctx, &Run{ID: 7, Ref: "1", Outcome: &Outcome{}}))
 	must.OK(t, h.Forget(ctx, at(1000)))
 	if n, took := footprints(); n != 1 || took != 60 {
 		t.Errorf("after the run was forgotten: %d footprints of %v min", n, took)

@@ -12,25 +12,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// Ending is how far a job was believed to have come at the last poll that showed it.
-type Ending struct {
-	job.Progress
-	Submit, Start time.Time // as Slurm reported them
-	// LimitS is its time limit, s, 0 = none, including LentS that were added because sharing had slowed it.
-	LimitS, LentS float64
-	Deadline      time.Time `json:",omitzero"` // its owner's (--deadline), zero = none
-	// DelayedS is how long the bridge alone kept it waiting although a GPU was idle, s, and
-	// PastLeaseS how long it waited behind a gate after its lease.
-	DelayedS, PastLeaseS float64
-	// Suspended: a poll showed it suspended, so that it took longer than its work does.
-	Suspended bool `json:",omitempty"`
-}
-
-// leastS is how much solo work the job did at the least in runS seconds.
-func (e *Ending) leastS(runS float64) float64 {
-	return e.LeastS + max(0, runS-e.RunS)/max(e.Worst, e.Slow, 1)
-}
-
 // ranToEnd reports whether a job in that state ran to its end. One that Slurm has forgotten may have.
 func ranToEnd(state string) bool { return state == "COMPLETED" || state == "" }
 
@@ -58,22 +39,15 @@ const tellingS = 120
 
 // Judgement is what an outcome is made from.
 type Judgement struct {
-	Run    *Run
-	How    job.Description // State "" = Slurm has forgotten it
-	Spec   *rlcore.GPUSpec // of the card, nil = which one it was isn't known
-	Limit  float64         // the site's contract, 0 = none
-	Ending *Ending         // nil = it is not known
-	Member *job.Member     // of the group it ran in, nil = none
+	Run   *Run
+	Spec  *rlcore.GPUSpec // of the card, nil = which one it was isn't known
+	Limit float64         // the site's contract, 0 = none
 	// Alone: it was requeued to run alone after it had failed while sharing.
 	Alone bool
 	// FailsAlone: runs of the application have failed alone before. Served: one has ended well under MPS.
 	FailsAlone, Served bool
 	// Unserved: the run before this one, which is its repetition alone, was Outcome.Unserved.
 	Unserved bool
-	// PlainEnd is when plain Slurm would have ended the job, zero = not known.
-	PlainEnd time.Time
-	// Shadow: plain Slurm did end it.
-	Shadow bool
 	// MaxDelayS is how long the bridge alone may keep a job waiting, s.
 	MaxDelayS float64
 }
@@ -81,27 +55,28 @@ type Judgement struct {
 // Judge concludes what a run means. It changes nothing.
 func (j *Judgement) Judge(b Beliefs) Outcome {
 	o := j.outcome()
-	r, state, suspended := j.Run, j.How.State, j.suspended()
+	r, m := j.Run, j.Run.Ending.Member
+	state, suspended := r.State(), r.Ending.Suspended
 	switch {
-	case Failed(state) && j.Member != nil && j.Member.Tried:
-		o.TriedMiB, o.Ours = j.Member.MemMiB, true
+	case Failed(state) && m != nil && m.Tried:
+		o.TriedMiB, o.Ours = m.MemMiB, true
 		o.Suspect = fmt.Sprintf("it was tried with %d MiB of GPU memory", o.TriedMiB)
 	case Failed(state):
 		s := j.suspect()
 		switch {
-		case s.Ours && o.Shared():
+		case s.Ours && r.Shared():
 			o.Suspicion = s
 		case j.fellAlone(&o):
 			o.Suspect, o.Ours = "its MPS server failed, and no process of its own is known to have faulted", true
 		case j.unserved(&o):
 			o.Unserved, o.Ours, o.Blamed = true, true, j.present()
 			o.Suspect = fmt.Sprintf("it failed after %.0f s, at its application's first run under MPS", r.DurationS())
-		case o.Shared():
+		case r.Shared():
 			o.Suspicion = s
 		default:
 			o.Cleared = j.Alone
 		}
-	case ranOutOfTime(state) && o.Shared():
+	case ranOutOfTime(state) && r.Shared():
 		o.Suspicion = j.overrun()
 	case !ranToEnd(state):
 		// A time limit that strikes is the application's way to end, for some.
@@ -111,12 +86,12 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 	case suspended:
 		// How long it took says nothing.
 	default:
-		o.Learned = !o.Shared() && r.Complete
+		o.Learned = !r.Shared() && r.Complete
 		o.NoMPS = j.Unserved && !j.Served && !o.MPS && state == "COMPLETED"
 		j.measure(&o, b)
 	}
 	if !o.Learned && !ranToEnd(state) && state != "TIMEOUT" && o.TriedMiB == 0 {
-		o.Cut = !o.Shared() && r.Complete && !suspended && r.DurationS() >= tellingS
+		o.Cut = !r.Shared() && r.Complete && !suspended && r.DurationS() >= tellingS
 		o.Learned = o.Cut
 	}
 	return o
@@ -124,38 +99,20 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 
 // outcome is what the run says before it is judged.
 func (j *Judgement) outcome() Outcome {
-	r := j.Run
+	r, e := j.Run, &j.Run.Ending
 	o := Outcome{
-		Run: r.ID, Ref: r.Ref, User: r.User, Account: r.Account, App: r.App, Node: r.Node,
-		Start: r.Start, End: r.End, State: j.How.State, Contract: j.Limit, WithoutMPS: r.WithoutMPS,
+		Contract: cmp.Or(r.Terms.MaxSlowdown, j.Limit),
+		HeldS:    max(0, e.DelayedS-j.MaxDelayS) + e.PastLeaseS,
 	}
-	if r.Terms.MaxSlowdown > 0 {
-		o.Contract = r.Terms.MaxSlowdown
-	}
-	if j.Member != nil {
-		o.MPS = j.Member.Shares < job.Units && !j.Alone && !j.withoutMPS()
-		o.Predicted, o.Rule = j.Member.Predicted, j.Member.Rule
-		o.Contract = cmp.Or(j.Member.Contract, o.Contract)
-	}
-	if !j.Shadow && !j.suspended() {
-		o.PlainEnd = j.PlainEnd
-	}
-	if e := j.Ending; e != nil {
-		o.Submit = e.Submit
-		o.LentS, o.LimitS = e.LentS, max(0, e.LimitS-e.LentS)
-		o.HeldS = max(0, e.DelayedS-j.MaxDelayS) + e.PastLeaseS
-	}
-	for _, c := range r.CoRunners {
-		o.With = append(o.With, c.Ref)
-		o.Others = append(o.Others, c.identity())
+	if m := e.Member; m != nil {
+		o.MPS = m.Shares < job.Units && !j.Alone && !j.withoutMPS()
+		o.Contract = cmp.Or(m.Contract, o.Contract)
 	}
 	if r.Profile != nil {
 		o.SoloS = r.Profile.DurationS
 	}
 	return o
 }
-
-func (j *Judgement) suspended() bool { return j.Ending != nil && j.Ending.Suspended }
 
 // soon is how long a run may take that fails because MPS can't do what its application wants: it shows at its start.
 const soon = 15 * time.Second
@@ -164,21 +121,21 @@ const soon = 15 * time.Second
 // there, and never failed alone, reads a number of its GPU or uses what MPS lacks
 // (see contrib/doc/users.md, "What can't run under MPS").
 func (j *Judgement) unserved(o *Outcome) bool {
-	return o.MPS && !j.Alone && !j.Served && !j.FailsAlone && o.App != "" && j.Run.DurationS() < soon.Seconds()
+	return o.MPS && !j.Alone && !j.Served && !j.FailsAlone && j.Run.App != "" && j.Run.DurationS() < soon.Seconds()
 }
 
 // fellAlone reports whether a run that failed was alone under MPS and fell with its server, which it would not have had
 // on plain Slurm. A fault of its own may be the reason where the server's log names no process: then it has failed
 // alone next time.
 func (j *Judgement) fellAlone(o *Outcome) bool {
-	return o.MPS && !o.Shared() && j.Run.MPSFault && !j.Run.Faulted && !j.FailsAlone
+	return o.MPS && !j.Run.Shared() && j.Run.MPSFault && !j.Run.Faulted && !j.FailsAlone
 }
 
 // present are the applications of the co-runners that were there when a run ended, or while its time ran out: memory
 // runs out at once, time all along.
 func (j *Judgement) present() []rlcore.Identity {
 	return j.apps(func(c *CoRunner) bool {
-		return c.AtEnd || ranOutOfTime(j.How.State) && c.OverlapS > hardly*j.Run.DurationS()
+		return c.AtEnd || ranOutOfTime(j.Run.State()) && c.OverlapS > hardly*j.Run.DurationS()
 	})
 }
 
@@ -199,15 +156,15 @@ const hardly = 0.1
 // differ much in length, its time says little of how much it was slowed.
 func (j *Judgement) measure(o *Outcome, b Beliefs) {
 	r := j.Run
-	if r.Profile == nil || !(o.SoloS > 0) || !o.Shared() {
+	if r.Profile == nil || !(o.SoloS > 0) || !r.Shared() {
 		return
 	}
 	soloS, told := r.Profile.SlowdownBy()
 	if told {
 		o.Slowdown = r.DurationS() / soloS
 	}
-	measured := j.How.State != "" && !r.WithoutMPS
-	if done := j.doneS(); measured && done > 0 {
+	measured := r.State() != "" && !r.WithoutMPS
+	if done := r.doneS(); measured && done > 0 {
 		o.BelievedS, o.LengthS = done, r.Profile.TookS(done, r.DurationS())
 	}
 	if o.SoloS < shortest {
@@ -282,9 +239,10 @@ const SameMoment = 2 * time.Second
 // together fail together by themselves.
 func (j *Judgement) fellWith() *CoRunner {
 	near := func(a, b time.Time) bool { return !a.IsZero() && !b.IsZero() && a.Sub(b).Abs() <= SameMoment }
+	own := &j.Run.Ending.How
 	return j.client(func(c *CoRunner) bool {
-		return c.How.State == "FAILED" && near(c.How.End, j.How.End) &&
-			(c.App != j.Run.App || !near(c.How.Start, j.How.Start))
+		return c.How.State == "FAILED" && near(c.How.End, own.End) &&
+			(c.App != j.Run.App || !near(c.How.Start, own.Start))
 	})
 }
 
@@ -305,7 +263,7 @@ const afterKill = 30*time.Second + SameMoment
 // termination): no application is to blame.
 func (j *Judgement) killed() *CoRunner {
 	return j.client(func(c *CoRunner) bool {
-		after := j.How.End.Sub(c.How.End)
+		after := j.Run.Ending.How.End.Sub(c.How.End)
 		return Killed(c.How.State) && !c.How.End.IsZero() && after >= -SameMoment && after <= afterKill
 	})
 }
@@ -328,31 +286,22 @@ func (j *Judgement) knownMiB() float64 {
 // overrun says why sharing may be the reason that a job ran out of time: alone it would have ended before, and it did
 // less solo work than its own limit, which is all that plain Slurm would have let it do.
 func (j *Judgement) overrun() Suspicion {
-	p, e := j.Run.Profile, j.Ending
-	if p == nil || e == nil {
+	p, e := j.Run.Profile, &j.Run.Ending
+	if p == nil || !e.known() {
 		return Suspicion{}
 	}
 	span := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)).Round(time.Second) }
 	alone, own, left := p.LongS(), e.LimitS-e.LentS, e.Deadline.Sub(j.Run.Start).Seconds()
 	why := ""
 	switch {
-	case j.How.State == "DEADLINE" && !e.Deadline.IsZero() && alone < left:
+	case j.Run.State() == "DEADLINE" && !e.Deadline.IsZero() && alone < left:
 		why = fmt.Sprintf("it ran past its deadline, %s after its start; alone it takes %s", span(left), span(p.DurationS))
-	case j.How.State != "DEADLINE" && alone < own && e.leastS(j.Run.DurationS()) < own:
+	case j.Run.State() != "DEADLINE" && alone < own && e.leastS(j.Run.DurationS()) < own:
 		why = fmt.Sprintf("it ran out of its time limit of %s; alone it takes %s", span(e.LimitS), span(p.DurationS))
 	default:
 		return Suspicion{}
 	}
 	return Suspicion{Suspect: why, Ours: true, Fault: j.mayHaveBroken(), Blamed: j.present()}
-}
-
-// doneS is how much solo work the run was believed to do, s; 0 = not known.
-func (j *Judgement) doneS() float64 {
-	e := j.Ending
-	if e == nil {
-		return 0
-	}
-	return e.DoneS + max(0, j.Run.DurationS()-e.At.Sub(e.Start).Seconds())/max(e.Slow, 1)
 }
 
 func (j *Judgement) lesson(b Beliefs, soloS float64) *interference.Lesson {
@@ -369,7 +318,7 @@ func (j *Judgement) lesson(b Beliefs, soloS float64) *interference.Lesson {
 		return nil
 	}
 	believed := math.NaN()
-	if done := j.doneS(); done > 0 {
+	if done := r.doneS(); done > 0 {
 		believed = interference.CoRunSlowdown(r.DurationS(), done, part)
 	}
 	members := append([]*rlcore.Profile{r.Profile}, with...)

@@ -2,7 +2,6 @@ package history
 
 import (
 	"math"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,11 +27,13 @@ func ranOut(state string) *Judgement {
 				{Ref: "3", App: "brief", OverlapS: 20},
 				{Ref: "4", OverlapS: 500},
 			},
-		},
-		How: job.Description{State: state},
-		Ending: &Ending{
-			Progress: job.Progress{At: at(9), RunS: 540, DoneS: 270, LeastS: 270, Slow: 2, Worst: 2}, Start: at(0), LimitS: 600,
-			Deadline: at(10),
+			Ending: Ending{
+				RunState: RunState{
+					Progress: job.Progress{At: at(9), RunS: 540, DoneS: 270, LeastS: 270, Slow: 2, Worst: 2},
+					Start:    at(0), LimitS: 600, Deadline: at(10),
+				},
+				How: job.Description{State: state},
+			},
 		},
 	}
 }
@@ -43,12 +44,12 @@ func TestARunThatWasSuspended(t *testing.T) {
 	for _, state := range []string{"COMPLETED", "TIMEOUT"} {
 		for _, suspended := range []bool{false, true} {
 			j := ranOut(state)
-			j.Limit, j.PlainEnd, j.Ending.Suspended = 1.2, at(5), suspended
+			j.Limit, j.Run.Ending.Suspended = 1.2, suspended
 			beside := j.Judge(interference.New(&contention.MPS))
 			j.Run.CoRunners, j.Run.Complete = nil, true
 			alone := j.Judge(nil)
 			tells := beside.Broken || beside.Slowdown > 0 || beside.LengthS > 0 || alone.Learned || alone.Slowdown > 0
-			if late := !beside.PlainEnd.IsZero() || !alone.PlainEnd.IsZero(); tells == suspended || late == suspended {
+			if tells == suspended {
 				t.Errorf("%s, suspended %v: beside others %+v, alone %+v", state, suspended, beside, alone)
 			}
 		}
@@ -71,8 +72,8 @@ func TestRunsThatAreCutShort(t *testing.T) {
 		"cancelled at once":     {"CANCELLED", func(j *Judgement) { j.Run.End = at(1) }, false},
 		"cancelled beside some": {"CANCELLED", func(j *Judgement) { j.Run.CoRunners = []CoRunner{{Ref: "2", App: "x"}} }, false},
 		"its record is cut":     {"CANCELLED", func(j *Judgement) { j.Run.Complete = false }, false},
-		"it was suspended":      {"CANCELLED", func(j *Judgement) { j.Ending.Suspended = true }, false},
-		"it was tried":          {"FAILED", func(j *Judgement) { j.Member = &job.Member{Tried: true, MemMiB: 9} }, false},
+		"it was suspended":      {"CANCELLED", func(j *Judgement) { j.Run.Ending.Suspended = true }, false},
+		"it was tried":          {"FAILED", func(j *Judgement) { j.Run.Ending.Member = &job.Member{Tried: true, MemMiB: 9} }, false},
 		"ended":                 {"COMPLETED", nil, false},
 		"at its time limit":     {"TIMEOUT", nil, false},
 	} {
@@ -97,80 +98,65 @@ func TestLengthOfARunThatShared(t *testing.T) {
 		"as long as others":              {nil, 360},
 		"runs differ":                    {func(j *Judgement) { j.Run.Profile.DurationSD = 3600 }, 310},
 		"alone":                          {func(j *Judgement) { j.Run.CoRunners = nil }, 0},
-		"no poll showed how far it came": {func(j *Judgement) { j.Ending = nil }, 0},
-		"it failed":                      {func(j *Judgement) { j.How.State = "FAILED" }, 0},
+		"no poll showed how far it came": {func(j *Judgement) { j.Run.Ending.RunState = RunState{} }, 0},
+		"it failed":                      {func(j *Judgement) { j.Run.Ending.How.State = "FAILED" }, 0},
 		"without MPS":                    {func(j *Judgement) { j.Run.WithoutMPS = true }, 0},
 	} {
 		j := ranOut("COMPLETED")
-		j.Ending.LentS = 200
+		j.Run.Ending.LentS = 200
 		if c.change != nil {
 			c.change(j)
 		}
 		o := j.Judge(nil)
-		if math.Abs(o.LengthS-c.want) > 15 || j.Ending != nil && o.LimitS != 400 {
-			t.Errorf("%s: %.0f s, want %.0f; limit %v", name, o.LengthS, c.want, o.LimitS)
+		if math.Abs(o.LengthS-c.want) > 15 {
+			t.Errorf("%s: %.0f s, want %.0f", name, o.LengthS, c.want)
 		}
 	}
 }
 
 func TestKindsOfHarm(t *testing.T) {
-	late := Outcome{State: "COMPLETED", Start: at(0), End: at(12), SoloS: 600, With: []string{"2"}, PlainEnd: at(10)}
 	for name, c := range map[string]struct {
-		change func(o *Outcome)
+		change func(r *Run)
 		want   []Harm
 	}{
-		"two minutes late, of ten": {func(*Outcome) {}, []Harm{HarmLate}},
-		"a minute late":            {func(o *Outcome) { o.PlainEnd = at(11) }, nil},
-		"no plain end":             {func(o *Outcome) { o.PlainEnd = time.Time{} }, nil},
-		"cancelled":                {func(o *Outcome) { o.State = "CANCELLED" }, nil},
-		"alone, of unknown length": {func(o *Outcome) { o.SoloS, o.With = 0, nil }, []Harm{HarmLate}},
-		"it failed":                {func(o *Outcome) { o.State, o.Suspect = "FAILED", "memory" }, []Harm{HarmOOM}},
-		"it failed alone, too":     {func(o *Outcome) { o.State, o.Suspect, o.Excused = "FAILED", "memory", true }, nil},
-		"held and slow": {
-			func(o *Outcome) { o.HeldS, o.Broken = 5, true },
-			[]Harm{HarmHeld, HarmLate, HarmContract},
+		"two minutes late, of ten": {func(*Run) {}, []Harm{HarmLate}},
+		"a minute late":            {func(r *Run) { r.Ending.PlainEnd = at(11) }, nil},
+		"no plain end":             {func(r *Run) { r.Ending.PlainEnd = time.Time{} }, nil},
+		"cancelled":                {func(r *Run) { r.Ending.How.State = "CANCELLED" }, nil},
+		"alone, of unknown length": {func(r *Run) { r.Outcome.SoloS, r.CoRunners = 0, nil }, []Harm{HarmLate}},
+		"it failed":                {func(r *Run) { r.Ending.How.State, r.Outcome.Suspect = "FAILED", "memory" }, []Harm{HarmOOM}},
+		"it failed alone, too": {
+			func(r *Run) { r.Ending.How.State, r.Outcome.Suspect, r.Outcome.Excused = "FAILED", "memory", true }, nil,
 		},
+		"held and slow": {
+			func(r *Run) { r.Outcome.HeldS, r.Outcome.Broken = 5, true }, []Harm{HarmHeld, HarmLate, HarmContract},
+		},
+		"not judged": {func(r *Run) { r.Outcome = nil }, nil},
 	} {
-		o := late
-		c.change(&o)
-		must.Equal(t, o.Harm(), c.want, name)
-	}
-}
-
-// In shadow mode plain Slurm is what ended the job: nobody is late for the bridge.
-func TestNobodyIsLateInShadow(t *testing.T) {
-	for _, shadow := range []bool{false, true} {
-		j := ranOut("COMPLETED")
-		j.Shadow, j.PlainEnd, j.Ending.Submit = shadow, at(1), at(-1)
-		o := j.Judge(nil)
-		_, known := o.Late()
-		s, plain, timed := o.Turnaround()
-		if known == shadow || timed == shadow || slices.Contains(o.Harm(), HarmLate) == shadow || timed &&
-			(s != 660 || plain != 120) {
-			t.Errorf("shadow %v: %v, turnaround %g and %g s", shadow, o.Harm(), s, plain)
-		}
+		late := Run{Start: at(0), End: at(12), CoRunners: []CoRunner{{Ref: "2"}}, Outcome: &Outcome{SoloS: 600}}
+		late.Ending.How.State, late.Ending.PlainEnd = "COMPLETED", at(10)
+		c.change(&late)
+		must.Equal(t, late.Harm(), c.want, name)
 	}
 }
 
 // What was saved agrees with the ends, whatever is known of whom.
 func TestWhatWasSavedAgreesWithTheEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var runs []*Outcome
+		var runs []Run
 		real, plain, timed, late := 0.0, 0.0, 0, 0
 		for range rapid.IntRange(0, 8).Draw(t, "jobs") {
 			start, took, before := rapid.IntRange(10, 50).Draw(t, "start"), rapid.IntRange(1, 40).Draw(t, "took"),
 				rapid.IntRange(0, 9).Draw(t, "waited")
 			later := rapid.IntRange(-9, 9).Draw(t, "later")
-			o := &Outcome{
-				Ref: "1", Start: at(float64(start)), End: at(float64(start + took)),
-				PlainEnd: at(float64(start + took - later)),
-			}
+			r := Run{Ref: "1", Start: at(float64(start)), End: at(float64(start + took)), Outcome: &Outcome{}}
+			r.Ending.PlainEnd = at(float64(start + took - later))
 			known := rapid.Bool().Draw(t, "submission known")
 			if known {
-				o.Submit = at(float64(start - before))
+				r.Submit = at(float64(start - before))
 			}
 			if rapid.Bool().Draw(t, "cancelled") {
-				o.State = "CANCELLED"
+				r.Ending.How.State = "CANCELLED"
 				known = false
 			} else if 10*later > took {
 				late++
@@ -180,7 +166,7 @@ func TestWhatWasSavedAgreesWithTheEnds(t *testing.T) {
 				real += float64(60 * (took + before))
 				plain += float64(60 * (took + before - later))
 			}
-			runs = append(runs, o)
+			runs = append(runs, r)
 		}
 		got := CountTurn(runs)
 		if got.Timed != timed || got.Late != late {
@@ -228,7 +214,8 @@ func TestContracts(t *testing.T) {
 		r := &Run{Ref: "1", User: "ann", App: "md", Start: at(0), End: at(1.5), Profile: app("md"), Complete: true}
 		r.CoRunners = []CoRunner{{Ref: "2", App: "other", Profile: app("other"), OverlapS: 90}}
 		c.set(r)
-		j := &Judgement{Run: r, How: job.Description{State: "COMPLETED"}, Limit: 3, Spec: &rlcore.TitanXp}
+		r.Ending.How.State = "COMPLETED"
+		j := &Judgement{Run: r, Limit: 3, Spec: &rlcore.TitanXp}
 		o := j.Judge(interference.New(&contention.MPS))
 		if o.Contract != c.contract || o.Broken != c.broken || math.Abs(o.Slowdown-c.slowdown) > .001 ||
 			(o.Lesson != nil) != c.lesson {
@@ -253,35 +240,33 @@ func (b *pupil) KeepAlone(of rlcore.Identity, _ time.Time)   { b.say(of.App + " 
 func (b *pupil) LetShare(of rlcore.Identity, _ time.Time)    { b.say(of.App + " may share") }
 
 func TestWhatAnOutcomeTeaches(t *testing.T) {
-	beside := Outcome{
-		App: "md", User: "ann", State: "FAILED", With: []string{"2"}, Others: []rlcore.Identity{{App: "other", Owner: "ann"}},
-	}
+	other := []rlcore.Identity{{App: "other", Owner: "ann"}}
 	for name, c := range map[string]struct {
-		set  func(o *Outcome)
+		set  func(r *Run, o *Outcome)
 		want []string
 	}{
 		"it kept its contract": {
-			func(o *Outcome) { o.Lesson, o.Contract = &interference.Lesson{}, 2 },
+			func(_ *Run, o *Outcome) { o.Lesson, o.Contract = &interference.Lesson{}, 2 },
 			[]string{"lesson", "reassure"},
 		},
-		"it broke its contract":         {func(o *Outcome) { o.Broken = true }, []string{"doubt"}},
-		"it broke it without MPS":       {func(o *Outcome) { o.Broken, o.WithoutMPS = true, true }, nil},
-		"it failed":                     {func(o *Outcome) { o.Blamed = o.Others }, []string{"forbid other"}},
-		"it failed, and again alone":    {func(o *Outcome) { o.Blamed, o.Excused = o.Others, true }, nil},
-		"it failed with the MPS server": {func(o *Outcome) { o.Fault = true }, []string{"md stays alone"}},
+		"it broke its contract":         {func(_ *Run, o *Outcome) { o.Broken = true }, []string{"doubt"}},
+		"it broke it without MPS":       {func(r *Run, o *Outcome) { o.Broken, r.WithoutMPS = true, true }, nil},
+		"it failed":                     {func(_ *Run, o *Outcome) { o.Blamed = other }, []string{"forbid other"}},
+		"it failed, and again alone":    {func(_ *Run, o *Outcome) { o.Blamed, o.Excused = other, true }, nil},
+		"it failed with the MPS server": {func(_ *Run, o *Outcome) { o.Fault = true }, []string{"md stays alone"}},
 		"so it did, and failed again alone": {
-			func(o *Outcome) { o.Fault, o.Excused = true, true },
-			[]string{"md stays alone"},
+			func(_ *Run, o *Outcome) { o.Fault, o.Excused = true, true }, []string{"md stays alone"},
 		},
-		"it ended well beside the other": {func(o *Outcome) { o.State = "COMPLETED" }, nil},
+		"it ended well beside the other": {func(r *Run, _ *Outcome) { r.Ending.How.State = "COMPLETED" }, nil},
 		"it ended well alone, perhaps at last": {
-			func(o *Outcome) { o.State, o.With = "COMPLETED", nil },
-			[]string{"md may share"},
+			func(r *Run, _ *Outcome) { r.Ending.How.State, r.CoRunners = "COMPLETED", nil }, []string{"md may share"},
 		},
 	} {
-		o, b := beside, &pupil{}
-		c.set(&o)
-		o.Teach(b)
+		r := Run{App: "md", User: "ann", CoRunners: []CoRunner{{Ref: "2", App: "other", Owner: "ann"}}, Outcome: &Outcome{}}
+		r.Ending.How.State = "FAILED"
+		b := &pupil{}
+		c.set(&r, r.Outcome)
+		r.Teach(b)
 		must.Equal(t, b.all, c.want, name)
 	}
 }

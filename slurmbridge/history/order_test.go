@@ -28,7 +28,7 @@ type event struct {
 // A job runs several times, on one node or another or both, perhaps between two polls. Whenever its records come, late or
 // before the poll that shows the run, twice or never, and whatever its node's clock says, each run is one row with one
 // footprint, its times and GPUs are its record's by the controller's clock where there is one, and what polls showed of it,
-// the time in the queue say, stays with it.
+// the time in the queue and its end say, stays with it.
 func TestRecordsMayComeWhenTheyLike(t *testing.T) {
 	db := must.Get(database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db")))(t)
 	defer db.Close()
@@ -49,8 +49,9 @@ func TestRecordsMayComeWhenTheyLike(t *testing.T) {
 			shown := polls(start, gone)
 			shown.Node, shown.Start = fmt.Sprint("n", rapid.IntRange(1, 2).Draw(rt, "node")), at(start).Truncate(time.Second)
 			seen := rapid.Bool().Draw(rt, "a poll sees it run") || end-start > 1
+			ending := Ending{How: job.Description{State: fmt.Sprint("EXIT ", i)}}
 			if !seen {
-				shown.Start, shown.Node, shown.GPUs = time.Time{}, "", nil
+				shown.Start, shown.Node, shown.GPUs, shown.Ending = time.Time{}, "", nil, ending
 			}
 			nodes := []string{cmp.Or(shown.Node, "n1")}
 			if seen && rapid.Bool().Draw(rt, "on both nodes") {
@@ -67,12 +68,13 @@ func TestRecordsMayComeWhenTheyLike(t *testing.T) {
 				}})
 			if seen {
 				events = append(events, event{gone, func(ctx context.Context, t must.T, h *History) {
-					must.OK(t, database.Tx(ctx, h.DB, func(tx *sql.Tx) error { return Close(ctx, tx, "1", shown.Start, at(gone)) }))
+					must.OK(t, database.Tx(ctx, h.DB, func(tx *sql.Tx) error { return Close(ctx, tx, "1", shown.Start, at(gone), &ending) }))
 				}})
 			}
 			one := Run{
 				Ref: "1", Account: "lab", Mode: job.Active, Shares: 100, Ready: ready, Start: shown.Start, End: at(gone),
 				GPUs: shown.GPUs, App: "ann md", // its profile
+				Ending: ending,
 			}
 			came := 0
 			for _, node := range nodes {
@@ -108,7 +110,7 @@ func TestRecordsMayComeWhenTheyLike(t *testing.T) {
 			r := &got[i]
 			got[i] = Run{
 				Ref: r.Ref, Account: r.Account, Mode: r.Mode, Shares: r.Shares, Ready: r.Ready, Start: r.Start, End: r.End,
-				GPUs: r.GPUs, App: r.Profile.App,
+				GPUs: r.GPUs, App: r.Profile.App, Ending: r.Ending,
 			}
 		}
 		clocks := cmpopts.EquateApproxTime(time.Millisecond)

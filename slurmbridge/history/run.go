@@ -62,22 +62,127 @@ type Run struct {
 	Host       *gpuprof.Host `json:"host,omitempty"` // what it used of its node; nil = not known
 	// what it did with its GPUs, for its footprint; nil = not known
 	Use *Use `json:"use,omitempty"`
-	// CoRunners is there for a run to be judged; afterwards Outcome.With names them.
-	CoRunners []CoRunner `json:"-"`
 
-	// Outcome is nil where the run was not judged.
-	Outcome *Outcome `json:"-"`
+	// Ending is what polls saw of its end. CoRunners and Outcome are there once the run is judged.
+	Ending    Ending     `json:"ending,omitzero"`
+	CoRunners []CoRunner `json:"co_runners,omitempty"`
+	Outcome   *Outcome   `json:"outcome,omitempty"`
 }
+
+// RunState is how far a job has come in its run, and what polls have shown of it on the way.
+type RunState struct {
+	job.Progress
+	Start time.Time `json:"start,omitzero"` // as Slurm reports it; zero = no poll has shown it running
+	// LimitS is its time limit, s, 0 = none, including LentS that were added because sharing had slowed it.
+	LimitS   float64   `json:"limit_s,omitempty"`
+	LentS    float64   `json:"lent_s,omitempty"`
+	Deadline time.Time `json:"deadline,omitzero"` // its owner's (--deadline), zero = none
+	// DelayedS is how long the bridge alone kept it waiting although a GPU was idle, s, and PastLeaseS how long it waited
+	// behind a gate after its lease. UnstartedS is how long Slurm left it pending at last while enough GPUs were idle.
+	DelayedS   float64 `json:"delayed_s,omitempty"`
+	PastLeaseS float64 `json:"past_lease_s,omitempty"`
+	UnstartedS float64 `json:"unstarted_s,omitempty"`
+	// Suspended: a poll showed it suspended, so that it took longer than its work does.
+	Suspended bool `json:"suspended,omitempty"`
+	// Node and GPUs are where it runs, as far as Slurm has said so.
+	Node string `json:"node,omitempty"`
+	GPUs []int  `json:"gpus,omitempty"`
+}
+
+// Advance adds the time until a poll. A suspended job doesn't run. What a clock that was ahead has added goes again: no
+// job has run for longer than since its start.
+func (s *RunState) Advance(at time.Time, runs bool) {
+	dt := at.Sub(s.At).Seconds()
+	if most := at.Sub(s.Start).Seconds(); dt < 0 && s.RunS > most {
+		dt = max(0, most) - s.RunS
+	} else if !runs || dt < 0 {
+		dt = 0
+	}
+	s.RunS += dt
+	s.DoneS = max(0, s.DoneS+dt/max(s.Slow, 1))
+	s.LeastS = max(0, s.LeastS+dt/max(s.Worst, s.Slow, 1))
+	s.At = at
+}
+
+// known reports whether polls have shown the job running.
+func (s *RunState) known() bool { return !s.Start.IsZero() }
+
+// leastS is how much solo work the job did at the least in runS seconds.
+func (s *RunState) leastS(runS float64) float64 {
+	return s.LeastS + max(0, runS-s.RunS)/max(s.Worst, s.Slow, 1)
+}
+
+// Ending is a run's end, written when a poll no longer shows the run.
+type Ending struct {
+	RunState // as of the last poll that showed it
+	// How is what Slurm says of the end. State "" = Slurm has not said, or had forgotten the job.
+	How job.Description `json:"how,omitzero"`
+	// PlainEnd is when plain Slurm would have ended the job; zero = it isn't known, or plain Slurm did end it.
+	PlainEnd time.Time `json:"plain_end,omitzero"`
+	// Member is the job as a member of the group in which it ran; nil = in none.
+	Member *job.Member `json:"member,omitempty"`
+}
+
+// written reports whether there is an ending.
+func (e *Ending) written() bool { return e.known() || e.Member != nil || e.How.State != "" }
+
+// State is Slurm's word for how the job ended, "" = it is not known.
+func (r *Run) State() string { return r.Ending.How.State }
+
+// Predicted is the slowdown predicted when the group was decided in which it ran, 0 = none was.
+func (r *Run) Predicted() float64 {
+	if m := r.Ending.Member; m != nil {
+		return m.Predicted
+	}
+	return 0
+}
+
+// Rule is the site's rule by which the job was adopted and put into a group, "" = it wasn't.
+func (r *Run) Rule() string {
+	if m := r.Ending.Member; m != nil {
+		return m.Rule
+	}
+	return ""
+}
+
+// OwnLimitS is its owner's time limit, s; 0 = none, or not known.
+func (r *Run) OwnLimitS() float64 { return max(0, r.Ending.LimitS-r.Ending.LentS) }
+
+// doneS is how much solo work the run was believed to do, s; 0 = not known.
+func (r *Run) doneS() float64 {
+	e := &r.Ending
+	if !e.known() {
+		return 0
+	}
+	return e.DoneS + max(0, r.DurationS()-e.At.Sub(e.Start).Seconds())/max(e.Slow, 1)
+}
+
+// Shared reports whether any other job was on the job's GPU. It isn't known of a run that was not judged.
+func (r *Run) Shared() bool { return len(r.CoRunners) > 0 }
+
+// With lists the jobs that were on the GPU for some of the run, by ref.
+func (r *Run) With() []string {
+	var refs []string
+	for i := range r.CoRunners {
+		refs = append(refs, r.CoRunners[i].Ref)
+	}
+	return refs
+}
+
+// Identity is the application that ran, and its owner.
+func (r *Run) Identity() rlcore.Identity { return rlcore.Identity{App: r.App, Owner: r.User} }
 
 // CoRunner is another job that was on the GPU for a part of a run.
 type CoRunner struct {
-	Ref, App string
-	Owner    string          // its user
-	Profile  *rlcore.Profile // nil = nothing is known of the application
-	OverlapS float64         // how long both were there, s
-	AtEnd    bool            // it was still there when the run ended
-	Faulted  bool            // one of its processes broke the MPS server that they shared
-	How      job.Description // as far as Slurm, or what was concluded of its run, says how it ended
+	Ref      string          `json:"ref"`
+	App      string          `json:"app,omitempty"`
+	Owner    string          `json:"owner,omitempty"`     // its user
+	Profile  *rlcore.Profile `json:"-"`                   // nil = nothing is known of the application
+	OverlapS float64         `json:"overlap_s,omitempty"` // how long both were there, s
+	AtEnd    bool            `json:"at_end,omitempty"`    // it was still there when the run ended
+	Faulted  bool            `json:"faulted,omitempty"`   // one of its processes broke the MPS server that they shared
+	// How is as far as Slurm, or what was concluded of its run, says how it ended.
+	How job.Description `json:"how,omitzero"`
 }
 
 // brokenBy is the co-runner whose process broke the MPS server that they shared; nil = none is known.
@@ -148,7 +253,7 @@ func (r *Run) Solo() (seconds float64, basis Basis) {
 	took := r.DurationS()
 	o := r.Outcome
 	switch {
-	case o == nil || !o.Shared():
+	case o == nil || !r.Shared():
 		return took, Measured
 	case o.Suspect != "":
 		return 0, Lost
@@ -156,11 +261,11 @@ func (r *Run) Solo() (seconds float64, basis Basis) {
 		return o.LengthS, ByProfile
 	case o.Slowdown > 0 && o.SoloS > 0:
 		return o.SoloS, ByProfile
-	case o.Predicted >= 1:
-		return took / o.Predicted, BySlowdown // it was cut short
+	case r.Predicted() >= 1:
+		return took / r.Predicted(), BySlowdown // it was cut short
 	}
 	// Nothing was predicted: it is assumed to have done the least, one of n sharers' part.
-	return took / float64(1+len(o.With)), BySlowdown
+	return took / float64(1+len(r.CoRunners)), BySlowdown
 }
 
 // Decision is what was decided of a run before it started; in mode shadow it was intended, the last one is the nearest

@@ -11,6 +11,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // used is a record of a run that used its GPU so much in each minute.
@@ -144,10 +145,8 @@ func TestUseOnSeveralNodes(t *testing.T) {
 func TestFootprintOfARun(t *testing.T) {
 	r := Run{
 		ID: 3, Ref: "1", User: "ann", Mode: "active", Start: at(10), End: at(40), GPUs: []int{0}, Shares: 50, Node: "n1",
-		Outcome: &Outcome{
-			State: "COMPLETED", With: []string{"2"}, SoloS: 1200, Slowdown: 1.5, PlainEnd: at(60),
-			Start: at(10), End: at(40),
-		},
+		CoRunners: []CoRunner{{Ref: "2"}}, Outcome: &Outcome{SoloS: 1200, Slowdown: 1.5},
+		Ending: Ending{How: job.Description{State: "COMPLETED"}, PlainEnd: at(60)},
 	}
 	f := r.Footprint()
 	// Plain Slurm would have started it at 40: it waited 30 minutes less, and ran 10 longer.

@@ -15,9 +15,10 @@ import (
 
 // verdict is what was concluded of a run, in words: the harm that it came to; ours = it isn't the job's own doing;
 // fault = its process may have broken the MPS server; whom it blames, and whom its reason names; and what becomes of it.
-func verdict(o *Outcome) string {
+func verdict(r *Run) string {
 	var words []string
-	for _, h := range o.Harm() {
+	o := r.Outcome
+	for _, h := range r.Harm() {
 		words = append(words, string(h))
 	}
 	for _, x := range []struct {
@@ -57,7 +58,7 @@ func TestVerdicts(t *testing.T) {
 	}
 	// there has all co-runners stay to the end of a run that failed then.
 	there := func(j *Judgement) *Judgement {
-		j.How.Start, j.How.End = at(0), at(10)
+		j.Run.Ending.How.Start, j.Run.Ending.How.End = at(0), at(10)
 		for i := range j.Run.CoRunners {
 			j.Run.CoRunners[i].AtEnd = true
 		}
@@ -83,7 +84,7 @@ func TestVerdicts(t *testing.T) {
 	moment := func() *Judgement {
 		j := there(ranOut("FAILED"))
 		j.FailsAlone, j.Run.CoRunners = true, j.Run.CoRunners[:1]
-		j.Run.CoRunners[0].How = j.How
+		j.Run.CoRunners[0].How = j.Run.Ending.How
 		return j
 	}
 	// memory is a run that failed beside one other; 2,000 MiB are known of each.
@@ -98,14 +99,17 @@ func TestVerdicts(t *testing.T) {
 	// soon is a run that failed after so many seconds at its application's first run with a part of a GPU's shares.
 	soon := func(after float64) *Judgement {
 		return &Judgement{
-			Run: &Run{App: "reader", User: "ann", Start: at(0), End: at(after / 60)},
-			How: job.Description{State: "FAILED"}, Spec: &rlcore.GPUSpec{}, Member: &job.Member{Shares: 99},
+			Run: &Run{
+				App: "reader", User: "ann", Start: at(0), End: at(after / 60),
+				Ending: Ending{How: job.Description{State: "FAILED"}, Member: &job.Member{Shares: 99}},
+			},
+			Spec: &rlcore.GPUSpec{},
 		}
 	}
 	// again is the run of such a job without MPS.
 	again := func() *Judgement {
 		j := soon(4)
-		j.How.State, j.Alone, j.Unserved, j.Member.Shares = "COMPLETED", true, true, 100
+		j.Run.Ending.How.State, j.Alone, j.Unserved, j.Run.Ending.Member.Shares = "COMPLETED", true, true, 100
 		return j
 	}
 	// whole is a complete run alone.
@@ -122,17 +126,17 @@ func TestVerdicts(t *testing.T) {
 		{"at its deadline", ranOut("DEADLINE"), nil, "deadline, ours, blames long"},
 		{
 			"a limit that was raised, too late", ranOut("TIMEOUT"),
-			func(j *Judgement) { j.Ending.LimitS, j.Ending.LentS = 600, 200 }, "timeout, ours, blames long",
+			func(j *Judgement) { j.Run.Ending.LimitS, j.Run.Ending.LentS = 600, 200 }, "timeout, ours, blames long",
 		},
 		{
 			"it had done its own limit's work", ranOut("TIMEOUT"),
-			func(j *Judgement) { j.Ending.LimitS, j.Ending.LentS = 660, 360 }, "",
+			func(j *Judgement) { j.Run.Ending.LimitS, j.Run.Ending.LentS = 660, 360 }, "",
 		},
 		{"it takes as long alone", ranOut("TIMEOUT"), func(j *Judgement) { j.Run.Profile.DurationS = 600 }, ""},
 		{"it takes as long alone at times", ranOut("TIMEOUT"), func(j *Judgement) { j.Run.Profile.DurationSD = 240 }, ""},
-		{"its deadline was too early alone", ranOut("DEADLINE"), func(j *Judgement) { j.Ending.Deadline = at(5) }, ""},
+		{"its deadline was too early alone", ranOut("DEADLINE"), func(j *Judgement) { j.Run.Ending.Deadline = at(5) }, ""},
 		{"unknown application", ranOut("TIMEOUT"), func(j *Judgement) { j.Run.Profile = nil }, ""},
-		{"no poll showed it", ranOut("TIMEOUT"), func(j *Judgement) { j.Ending = nil }, ""},
+		{"no poll showed it", ranOut("TIMEOUT"), func(j *Judgement) { j.Run.Ending.RunState = RunState{} }, ""},
 		{"cancelled", ranOut("CANCELLED"), nil, ""},
 		{"out of the node's memory", ranOut("OUT_OF_MEMORY"), nil, "oom"},
 		{"out of time alone", ranOut("TIMEOUT"), alone, ""},
@@ -186,7 +190,7 @@ func TestVerdicts(t *testing.T) {
 		{"its own error, perhaps", memory(0), nil, "oom, blames long"},
 		{
 			"it was tried with less", memory(0),
-			func(j *Judgement) { j.Member = &job.Member{Tried: true, MemMiB: 100} }, "oom, ours",
+			func(j *Judgement) { j.Run.Ending.Member = &job.Member{Tried: true, MemMiB: 100} }, "oom, ours",
 		},
 		{"memory was full", memory(12000), nil, "oom, ours, blames long"},
 		{"more memory than known", memory(6000), nil, "oom, ours, blames long"},
@@ -194,25 +198,25 @@ func TestVerdicts(t *testing.T) {
 		// What fails at once, and for the first time under MPS, runs again without, and stays so if that ended well.
 		{"at once", soon(4), nil, "oom, ours, unserved"},
 		{
-			"at once, beside another", soon(4), func(j *Judgement) { j.Member.Shares, j.Run.CoRunners = 50, beside },
+			"at once, beside another", soon(4), func(j *Judgement) { j.Run.Ending.Member.Shares, j.Run.CoRunners = 50, beside },
 			"oom, ours, unserved, blames b",
 		},
 		{"later", soon(60), nil, ""},
-		{"with all shares", soon(4), func(j *Judgement) { j.Member.Shares = 100 }, ""},
-		{"in no group", soon(4), func(j *Judgement) { j.Member = nil }, ""},
+		{"with all shares", soon(4), func(j *Judgement) { j.Run.Ending.Member.Shares = 100 }, ""},
+		{"in no group", soon(4), func(j *Judgement) { j.Run.Ending.Member = nil }, ""},
 		{"where jobs take turns", soon(4), func(j *Judgement) { j.Spec.Sharing = contention.TimeSlice.Name }, ""},
 		{"at once, without MPS", soon(4), func(j *Judgement) { j.Run.WithoutMPS = true }, ""},
 		{"it has ended well under MPS", soon(4), func(j *Judgement) { j.Served = true }, ""},
 		{"it has failed alone", soon(4), func(j *Judgement) { j.FailsAlone = true }, ""},
 		{"it is the second run", soon(4), func(j *Judgement) { j.Alone = true }, "cleared"},
 		{"its application isn't known", soon(4), func(j *Judgement) { j.Run.App = "" }, ""},
-		{"it was cancelled", soon(4), func(j *Judgement) { j.How.State = "CANCELLED" }, ""},
+		{"it was cancelled", soon(4), func(j *Judgement) { j.Run.Ending.How.State = "CANCELLED" }, ""},
 		{
 			"the server failed, beside one", soon(4),
 			func(j *Judgement) { j.Run.MPSFault, j.Run.CoRunners = true, beside }, "oom, ours, fault, blames b",
 		},
 		{"then well alone", again(), nil, "can't run under MPS"},
-		{"then failed alone", again(), func(j *Judgement) { j.How.State = "FAILED" }, "cleared"},
+		{"then failed alone", again(), func(j *Judgement) { j.Run.Ending.How.State = "FAILED" }, "cleared"},
 		{"others of it ended well under MPS meanwhile", again(), func(j *Judgement) { j.Served = true }, ""},
 		{"not after that", again(), func(j *Judgement) { j.Unserved = false }, ""},
 
@@ -235,17 +239,18 @@ func TestVerdicts(t *testing.T) {
 		{"forgotten, and hardly half so", whole(""), func(j *Judgement) { j.Run.End = at(2) }, ""},
 
 		// Kept waiting for longer than it may be.
-		{"299 s of 300", ranOut("COMPLETED"), func(j *Judgement) { j.MaxDelayS, j.Ending.DelayedS = 300, 299 }, ""},
+		{"299 s of 300", ranOut("COMPLETED"), func(j *Judgement) { j.MaxDelayS, j.Run.Ending.DelayedS = 300, 299 }, ""},
 		{
-			"310 s of 300", ranOut("COMPLETED"), func(j *Judgement) { j.MaxDelayS, j.Ending.DelayedS = 300, 310 },
+			"310 s of 300", ranOut("COMPLETED"), func(j *Judgement) { j.MaxDelayS, j.Run.Ending.DelayedS = 300, 310 },
 			"held, held 10 s",
 		},
-		{"past its lease", ranOut("COMPLETED"), func(j *Judgement) { j.Ending.PastLeaseS = 140 }, "held, held 140 s"},
+		{"past its lease", ranOut("COMPLETED"), func(j *Judgement) { j.Run.Ending.PastLeaseS = 140 }, "held, held 140 s"},
 	} {
 		if c.set != nil {
 			c.set(c.of)
 		}
 		o := c.of.Judge(nil)
-		must.Equal(t, verdict(&o), c.want, c.name)
+		c.of.Run.Outcome = &o
+		must.Equal(t, verdict(c.of.Run), c.want, c.name)
 	}
 }

@@ -160,21 +160,29 @@ func (m *mask) story(s *journal.Story, ref string) {
 		s.Groups[i] = m.group(s.Groups[i])
 	}
 	// Where slurmctld lost its state another job had this number before.
-	s.Outcomes = slices.DeleteFunc(s.Outcomes, func(o history.Told) bool { return o.User != m.user })
-	for i := range s.Outcomes {
-		m.told(&s.Outcomes[i])
+	s.Runs = slices.DeleteFunc(s.Runs, func(r history.Run) bool { return r.User != m.user })
+	for i := range s.Runs {
+		m.run(&s.Runs[i])
 	}
 	s.Note = m.explanation(s.Note)
 }
 
-// told hides other users' jobs in an outcome of the viewer's own job.
-func (m *mask) told(o *history.Told) {
-	for i := range min(len(o.With), len(o.Others)) {
-		m.add(o.With[i], o.Others[i].Owner)
+// run hides other users' jobs in a run of the viewer's own job.
+func (m *mask) run(r *history.Run) {
+	for i := range r.CoRunners {
+		m.add(r.CoRunners[i].Ref, r.CoRunners[i].Owner)
 	}
-	o.With = m.refs(o.With)
-	o.Others, o.Blamed, o.Lesson, o.Suspect = nil, nil, nil, ""
+	with := m.refs(r.With())
+	r.CoRunners = nil
+	for _, ref := range with {
+		r.CoRunners = append(r.CoRunners, history.CoRunner{Ref: ref})
+	}
+	if r.Outcome != nil {
+		own := *r.Outcome
+		own.Suspect, own.Blamed, own.Lesson = "", nil, nil
+		r.Outcome = &own
+	}
 }
 
-// ForOwner removes from an outcome what its owner may not see where Slurm hides jobs.
-func ForOwner(o *history.Told) { newMask(viewer{user: o.User}, nil).told(o) }
+// ForOwner removes from a run what its owner may not see where Slurm hides jobs.
+func ForOwner(r *history.Run) { newMask(viewer{user: r.User}, nil).run(r) }

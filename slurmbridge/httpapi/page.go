@@ -269,16 +269,17 @@ func whyWaits(st *job.Status, j *job.Job, g *job.Group, note *job.Explanation) s
 
 // slow sums up the runs that shared a GPU, and draws the slowdowns of the latest, predicted and measured.
 func (v *view) slow(runs []history.Run, m *mask) {
-	v.Slow = receipt.Sharing(history.Outcomes(runs))
+	v.Slow = receipt.Sharing(runs)
 	v.Slow.Turn.Of = m.ref(v.Slow.Turn.Of)
 	var dots []chart.Point
-	for _, o := range v.Slow.Points {
-		v.Predicted += o.Predicted / float64(len(v.Slow.Points))
+	for _, r := range v.Slow.Points {
+		v.Predicted += r.Predicted() / float64(len(v.Slow.Points))
 	}
-	for _, o := range v.Slow.Points[max(0, len(v.Slow.Points)-mostPoints):] {
+	for _, r := range v.Slow.Points[max(0, len(v.Slow.Points)-mostPoints):] {
+		x, y := r.Predicted(), r.Outcome.Slowdown
 		dots = append(dots, chart.Point{
-			X: o.Predicted, Y: o.Slowdown, Bad: o.Broken, Label: fmt.Sprintf("%s: predicted %.2f, measured %.2f",
-				m.describe(o.Ref, o.User, o.App), o.Predicted, o.Slowdown),
+			X: x, Y: y, Bad: r.Outcome.Broken,
+			Label: fmt.Sprintf("%s: predicted %.2f, measured %.2f", m.describe(r.Ref, r.User, r.App), x, y),
 		})
 	}
 	v.Picture = chart.Slowdowns(dots)

@@ -60,10 +60,9 @@ func busy(nodes, pending int) *Server {
 						continue
 					}
 					if p := 1 + 0.5*r.Float64(); members > 1 {
-						run.Outcome = &history.Outcome{
-							Ref: run.Ref, User: run.User, App: run.App, Submit: at, Start: at, End: end, PlainEnd: end.Add(length),
-							SoloS: 60, With: []string{"x"}, Predicted: p, Slowdown: max(1, p+0.08*r.NormFloat64()), Contract: 1.5,
-						}
+						run.Submit, run.CoRunners = at, []history.CoRunner{{Ref: "x"}}
+						run.Ending = history.Ending{PlainEnd: end.Add(length), Member: &job.Member{Predicted: p}}
+						run.Outcome = &history.Outcome{SoloS: 60, Slowdown: max(1, p+0.08*r.NormFloat64()), Contract: 1.5}
 						run.Outcome.Broken = run.Outcome.Slowdown > 1.5
 					}
 					ran = append(ran, run)
@@ -189,7 +188,8 @@ func TestPageEscapes(t *testing.T) {
 	s.Runs = had([]history.Run{{
 		Ref: evil, User: evil, App: evil, Node: st.Snap.Nodes[0].Name, GPUs: []int{0}, Start: zero.Add(-3 * time.Hour),
 		End:     zero.Add(-time.Hour),
-		Outcome: &history.Outcome{Ref: evil, User: evil, App: evil, With: []string{evil}, Slowdown: 1.2, Predicted: 1.1},
+		Outcome: &history.Outcome{Slowdown: 1.2}, CoRunners: []history.CoRunner{{Ref: evil}},
+		Ending: history.Ending{Member: &job.Member{Predicted: 1.1}},
 	}}, nil)
 	st.At = zero.Add(-time.Hour) // the error is shown
 	body := get(t, s.Handler(), "/").Body.String()
@@ -304,8 +304,11 @@ func TestTheLatestRunsAreDrawn(t *testing.T) {
 	s := busy(1, 1)
 	var ran []history.Run
 	for i := range 500 { // the latest first, as they are read
-		o := &history.Outcome{Ref: fmt.Sprint("run", i), User: "ann", With: []string{"x"}, Predicted: 1.1, Slowdown: 1.2}
-		ran = append(ran, history.Run{Ref: o.Ref, End: s.Now().Add(-time.Duration(i) * time.Second), Outcome: o})
+		ran = append(ran, history.Run{
+			Ref: fmt.Sprint("run", i), User: "ann", End: s.Now().Add(-time.Duration(i) * time.Second),
+			CoRunners: []history.CoRunner{{Ref: "x"}}, Outcome: &history.Outcome{Slowdown: 1.2},
+			Ending: history.Ending{Member: &job.Member{Predicted: 1.1}},
+		})
 	}
 	s.Runs = had(ran, nil)
 	body := get(t, s.Handler(), "/").Body.String()

@@ -107,12 +107,13 @@ func others(t *testing.T) *Server {
 		return map[string]string{"7": "ann", "1001_5": "annette"}[ref], nil
 	}
 	s.Story = func(context.Context, string) (*journal.Story, error) {
-		own := history.Outcome{
-			Ref: "7", User: "ann", With: []string{"8_5"}, Others: []rlcore.Identity{{App: "secret-app", Owner: "annette"}},
+		own := history.Run{
+			Ref: "7", User: "ann", Outcome: &history.Outcome{},
+			CoRunners: []history.CoRunner{{Ref: "8_5", App: "secret-app", Owner: "annette"}},
 		}
 		return &journal.Story{
 			Note: note, Groups: []job.Group{group},
-			Outcomes: []history.Told{{Outcome: own}, {Outcome: history.Outcome{Ref: "7", User: "annette"}}},
+			Runs: []history.Run{own, {Ref: "7", User: "annette"}},
 		}, nil
 	}
 	ran := must.List(t, s.Runs(context.Background(), history.Filter{}))
@@ -120,8 +121,7 @@ func others(t *testing.T) *Server {
 		r := &ran[i]
 		r.Ref, r.User, r.App = task(r.Ref), "annette", "secret-app"
 		if r.Outcome != nil {
-			r.Outcome.Ref, r.Outcome.User, r.Outcome.App = r.Ref, "annette", "secret-app"
-			r.Outcome.PlainEnd = r.Start // so that the state and the page have a worst job
+			r.Ending.PlainEnd = r.Start // so that the state and the page have a worst job
 		}
 	}
 	s.Runs = had(ran, nil)
@@ -297,13 +297,13 @@ func TestMemory(t *testing.T) {
 
 // What an owner is told of a run, where Slurm hides jobs, names the owner's own jobs and no others.
 func TestForOwner(t *testing.T) {
-	o := history.Told{Outcome: history.Outcome{
-		Ref: "7", User: "ann", With: []string{"8", "9"}, Suspicion: history.Suspicion{Suspect: "9 failed"},
-		Others: []rlcore.Identity{{App: "own", Owner: "ann"}, {App: "secret", Owner: "annette"}},
-	}}
-	ForOwner(&o)
-	must.Equal(t, o.With, []string{"8", "other 1"})
-	if o.Others != nil || o.Suspect != "" {
-		t.Errorf("%+v", o.Outcome)
+	r := history.Run{
+		Ref: "7", User: "ann", Outcome: &history.Outcome{Suspicion: history.Suspicion{Suspect: "9 failed"}},
+		CoRunners: []history.CoRunner{
+			{Ref: "8", App: "own", Owner: "ann"}, {Ref: "9", App: "secret", Owner: "annette"},
+		},
 	}
+	ForOwner(&r)
+	must.Equal(t, r.CoRunners, []history.CoRunner{{Ref: "8"}, {Ref: "other 1"}})
+	must.Equal(t, r.Outcome.Suspect, "")
 }

@@ -124,7 +124,7 @@ func (a *api) status(w http.ResponseWriter, req *http.Request) (any, error) {
 		r.Slurm = st.Snap.Release
 	}
 	if runs, trouble := a.past(req.Context(), a.Now(), turnHours); a.Runs != nil && trouble == "" {
-		turn, seen := history.CountTurn(history.Outcomes(runs)), history.CountSeen(runs)
+		turn, seen := history.CountTurn(runs), history.CountSeen(runs)
 		turn.Of = m.ref(turn.Of)
 		r.Turn, r.Seen = &turn, &seen
 	}

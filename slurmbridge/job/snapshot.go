@@ -471,22 +471,25 @@ func (u *Update) Words() []string {
 
 // Description is Slurm's state of one job, whether pending, running or ended.
 type Description struct {
-	State   string // Slurm's own word, e.g. "COMPLETED", "FAILED", "TIMEOUT"
-	Requeue bool   // it may be run again
+	State   string `json:"state,omitempty"`   // Slurm's own word, e.g. "COMPLETED", "FAILED", "TIMEOUT"
+	Requeue bool   `json:"requeue,omitempty"` // it may be run again
 	// Start and End are its run's, in whole seconds; zero = it has not started, or not ended.
-	Start, End time.Time
+	Start time.Time `json:"start,omitzero"`
+	End   time.Time `json:"end,omitzero"`
 }
 
 // Progress is how much of its work a running job has done.
 type Progress struct {
 	// At is the time of the poll that the other fields describe. RunS is how long the job had run by then, s, without the
 	// time in which it was suspended.
-	At   time.Time
-	RunS float64
+	At   time.Time `json:"at,omitzero"`
+	RunS float64   `json:"run_s,omitempty"`
 	// DoneS is the predicted solo work done, s; LeastS a lower bound, by equal time slices for all co-runners. Slow and
 	// Worst are the present slowdowns of these two; 1 = none.
-	DoneS, LeastS float64
-	Slow, Worst   float64
+	DoneS  float64 `json:"done_s,omitempty"`
+	LeastS float64 `json:"least_s,omitempty"`
+	Slow   float64 `json:"slow,omitempty"`
+	Worst  float64 `json:"worst,omitempty"`
 }
 
 // Errors of Slurm's commands that callers distinguish.

@@ -15,28 +15,28 @@ import (
 
 // Terms is what a job's owner says about sharing in --comment.
 type Terms struct {
-	App         string  // app=NAME
-	NoShare     bool    // share:no
-	MaxSlowdown float64 // share:max-slowdown=1.15; 0 = the site's default
+	App         string  `json:"app,omitempty"`          // app=NAME
+	NoShare     bool    `json:"no_share,omitempty"`     // share:no
+	MaxSlowdown float64 `json:"max_slowdown,omitempty"` // share:max-slowdown=1.15; 0 = the site's default
 	// ArrayOnly: share only with tasks of the same array (share:with=array).
-	ArrayOnly bool
-	Retry     bool // share:retry: after any failure while sharing it may run once more, alone
+	ArrayOnly bool `json:"array_only,omitempty"`
+	Retry     bool `json:"retry,omitempty"` // share:retry: after any failure while sharing it may run once more, alone
 	// Session: the job is an interactive session (share:interactive), held to SessionMiB of device memory
 	// (share:interactive=8G), 0 = the site's default.
-	Session    bool
-	SessionMiB float64
+	Session    bool    `json:"session,omitempty"`
+	SessionMiB float64 `json:"session_mib,omitempty"`
 	// TryMiB limits the device memory of one run, alone, of a preallocating application, to show how much it needs
 	// (share:try-memory=8G); 0 = the site's default.
-	TryMiB float64
+	TryMiB float64 `json:"try_mib,omitempty"`
 	// MemoryMiB is the device memory that the job needs according to its owner (share:memory=8G); 0 = not said. A job of
 	// an application without a profile shares where MPS can hold it to that.
-	MemoryMiB float64
-	Report    bool // share:report: mail its owner what the job used, once it has ended
-	NoMail    bool // share:no-mail: don't mail its owner while its GPUs are idle
+	MemoryMiB float64 `json:"memory_mib,omitempty"`
+	Report    bool    `json:"report,omitempty"`  // share:report: mail its owner what the job used, once it has ended
+	NoMail    bool    `json:"no_mail,omitempty"` // share:no-mail: don't mail its owner while its GPUs are idle
 	// Model is the type of GPU, as gres.conf names it, that the job is to share (share:model=2g.20gb); "" = any.
-	Model string
+	Model string `json:"model,omitempty"`
 	// Ignored holds a sentence per invalid term. NoShare is set then, since the owner may have meant to forbid sharing.
-	Ignored []string
+	Ignored []string `json:"ignored,omitempty"`
 }
 
 // wishShape is a word that says something about sharing. The first group is share: as the pages have it; otherwise the

@@ -177,7 +177,7 @@ type Story struct {
 	Note      *job.Explanation   `json:"note,omitempty"`
 	Groups    []job.Group        `json:"groups,omitempty"`
 	Changes   []Entry            `json:"changes,omitempty"`
-	Outcomes  []history.Told     `json:"outcomes,omitempty"` // of the job's runs
+	Runs      []history.Run      `json:"runs,omitempty"` // those that were judged
 }
 
 // mostTold bounds the groups, changes and runs in a Story to the last ones: a user may requeue a job every few seconds.
@@ -204,12 +204,12 @@ func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.Outcomes = append(s.Outcomes, r.Told())
+		s.Runs = append(s.Runs, r)
 	}
 	slices.Reverse(s.Groups)
 	slices.Reverse(s.Changes)
-	slices.Reverse(s.Outcomes)
-	if s.Note == nil && len(s.Groups) == 0 && len(s.Changes) == 0 && len(s.Outcomes) == 0 {
+	slices.Reverse(s.Runs)
+	if s.Note == nil && len(s.Groups) == 0 && len(s.Changes) == 0 && len(s.Runs) == 0 {
 		return nil, fmt.Errorf("job %s: %w", ref, ErrNotFound)
 	}
 	return &s, nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
@@ -47,8 +48,7 @@ func TestRestartFindsOpenGroups(t *testing.T) {
 	book.Wait("20").Strikes = 1
 	book.Unmanaged["21"] = "its owner edited it"
 	book.Wait("22") // of which there is nothing to say
-	book.Done["23"] = &tracker.Progress{UnstartedS: 3}
-	book.Ending("24", time.UnixMilli(5)).Node = "n1"
+	book.Done["23"] = &history.RunState{UnstartedS: 3}
 	must.OK(t, j.SaveTracker(ctx, book))
 	got := must.Get(open(t, path).Load(ctx))(t)
 	if len(got.Groups) != 2 || got.Groups[2].Members[1].Ref != "12" || got.Groups[3].State != job.Preparing {
@@ -58,7 +58,7 @@ func TestRestartFindsOpenGroups(t *testing.T) {
 		t.Errorf("next number %d, want 4", got.NextID)
 	}
 	if got.Waits["20"].Strikes != 1 || got.Unmanaged["21"] == "" || got.Waits["22"] != nil ||
-		got.Done["23"].UnstartedS != 3 || got.Endings["24"].Node != "n1" || got.Plain == nil || got.Loans == nil {
+		got.Done["23"].UnstartedS != 3 || got.Plain == nil || got.Loans == nil {
 		t.Errorf("book %+v", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,12 +15,14 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 // ledger is the state of the last poll, so that RecordPoll writes only changes: a quiet queue causes no writes. Only
 // the controller's loop uses it.
 type ledger struct {
 	tracks map[string]*track // the jobs of the last poll, by ref; nil = not read yet
+	left   []tracker.Left    // the ended runs whose ends have yet to be written
 	nodes  map[string]string // the JSON last written, by node
 	hour   int64             // in which the nodes were last written
 	lastAt time.Time         // of the last poll
@@ -30,26 +33,40 @@ type track struct {
 	submit  time.Time // changes when Slurm requeues the job
 	ready   time.Time
 	start   time.Time // zero while the job is pending
+	app     string    // of its run, as it was written
 	ended   bool
 	decided history.Decision
 	job     *job.Job // of the last poll; nil = read from the database after a restart
 }
 
-// RecordPoll writes what a poll showed of jobs and GPUs, and the plan's results: since when each job waits, where and
-// how long it ran, the groups of shadow mode, and the guard's refusals. The receipt and the status page read it. After
-// an error the next poll writes what is missing.
-func (j *Journal) RecordPoll(ctx context.Context, st *job.Status) error {
-	if st == nil || st.Snap == nil {
-		return nil
-	}
-	p := &pollWriter{ledger: &j.ledger, ctx: ctx, st: st, at: st.Snap.At}
+// RecordRuns writes what a poll showed of runs: since when each job waits, where it runs, and how the runs ended
+// that are over. The status has the poll, and the groups and applications that were known before it; in mode shadow the
+// plan of the poll before. After an error the next poll writes what is missing.
+func (j *Journal) RecordRuns(ctx context.Context, st *job.Status, left []tracker.Left) error {
+	l := &j.ledger
+	l.left = append(l.left, left...)
+	p := &pollWriter{ledger: l, ctx: ctx, st: st, at: st.Snap.At}
 	if err := database.Tx(ctx, j.db, func(tx *sql.Tx) error {
 		p.tx = tx
-		return p.write()
+		return p.runs()
 	}); err != nil {
-		return fmt.Errorf("write ledger: %w", err)
+		return fmt.Errorf("write runs: %w", err)
 	}
-	j.ledger = ledger{tracks: p.tracks, nodes: p.seen, hour: p.hourOf(), lastAt: p.at}
+	l.tracks, l.left = p.tracks, nil
+	return nil
+}
+
+// RecordPoll writes the guard's refusals at a poll, and which GPUs there are.
+func (j *Journal) RecordPoll(ctx context.Context, st *job.Status) error {
+	l := &j.ledger
+	p := &pollWriter{ledger: l, ctx: ctx, st: st, at: st.Snap.At}
+	if err := database.Tx(ctx, j.db, func(tx *sql.Tx) error {
+		p.tx = tx
+		return errors.Join(p.refusals(), p.gpus())
+	}); err != nil {
+		return fmt.Errorf("write poll: %w", err)
+	}
+	l.nodes, l.hour, l.lastAt = p.seen, p.hourOf(), p.at
 	return nil
 }
 
@@ -62,7 +79,8 @@ type pollWriter struct {
 	at      time.Time
 	decided map[string]history.Decision // about jobs in groups, by ref
 	tracks  map[string]*track
-	seen    map[string]string // becomes ledger.nodes
+	endings map[string]*history.Ending // of the runs that are over, by ref
+	seen    map[string]string          // becomes ledger.nodes
 }
 
 func (p *pollWriter) exec(query string, args ...any) error {
@@ -70,7 +88,7 @@ func (p *pollWriter) exec(query string, args ...any) error {
 	return err
 }
 
-func (p *pollWriter) write() error {
+func (p *pollWriter) runs() error {
 	before := p.ledger.tracks
 	if before == nil {
 		var err error
@@ -78,7 +96,17 @@ func (p *pollWriter) write() error {
 			return err
 		}
 	}
-	p.decided = p.decisions()
+	p.decided, p.endings = p.decisions(), map[string]*history.Ending{}
+	for i := range p.left {
+		l := &p.left[i]
+		p.endings[l.Ref] = &l.Ending
+		if l.Ending.Start.IsZero() {
+			continue
+		}
+		if err := history.Close(p.ctx, p.tx, l.Ref, l.Ending.Start, p.at, &l.Ending); err != nil {
+			return err
+		}
+	}
 	p.tracks = make(map[string]*track, len(p.st.Snap.Jobs))
 	for i := range p.st.Snap.Jobs {
 		if err := p.follow(&p.st.Snap.Jobs[i], before); err != nil {
@@ -92,10 +120,7 @@ func (p *pollWriter) write() error {
 			}
 		}
 	}
-	if err := p.refusals(); err != nil {
-		return err
-	}
-	return p.gpus()
+	return nil
 }
 
 // decisions returns the decisions about jobs in groups, by ref, in mode shadow with the plan's groups included.
@@ -137,7 +162,7 @@ func (p *pollWriter) unfinished() (map[string]*track, error) {
 	out := map[string]*track{}
 	for i := range open {
 		r := &open[i]
-		out[r.Ref] = &track{submit: r.Submit, start: r.Allotted, ready: r.Ready}
+		out[r.Ref] = &track{submit: r.Submit, start: r.Allotted, ready: r.Ready, app: r.App}
 	}
 	return out, err
 }
@@ -161,10 +186,21 @@ func (p *pollWriter) follow(j *job.Job, before map[string]*track) error {
 	if !t.start.IsZero() && !j.Start.IsZero() &&
 		(!t.start.Equal(j.Start) || t.job != nil && len(t.job.GPUs) == 0 && len(j.GPUs) > 0) {
 		// Slurm resets a run's start when its node has powered up (job_config_fini in job_mgr.c).
-		if err := history.Place(p.ctx, p.tx, j.Ref, t.start, j.Start, j.GPUs); err != nil {
+		if err := history.Change(p.ctx, p.tx, j.Ref, t.start, func(r *history.Run) {
+			if r.End.IsZero() {
+				r.Start, r.Allotted, r.GPUs = j.Start, j.Start, j.GPUs
+			}
+		}); err != nil {
 			return err
 		}
 		t.start = j.Start
+	}
+	if app := p.st.Apps[j.Ref].Key; !t.start.IsZero() && t.app == "" && app != "" {
+		t.app = app
+		set := func(r *history.Run) { r.App = cmp.Or(r.App, app) }
+		if err := history.Change(p.ctx, p.tx, j.Ref, t.start, set); err != nil {
+			return err
+		}
 	}
 	t.job = j
 	p.tracks[j.Ref] = t
@@ -183,7 +219,7 @@ func (p *pollWriter) follow(j *job.Job, before map[string]*track) error {
 		t.ready = p.at
 	}
 	if !pending && t.start.IsZero() && !j.Start.IsZero() {
-		t.start = j.Start
+		t.start, t.app = j.Start, p.st.Apps[j.Ref].Key
 		if err := p.insert(j, t, time.Time{}); err != nil {
 			return err
 		}
@@ -220,9 +256,10 @@ func (p *pollWriter) ready(j *job.Job) bool {
 
 // disappeared writes the end of a job that Slurm no longer shows.
 func (p *pollWriter) disappeared(ref string, t *track) error {
+	e := p.endings[ref]
 	switch {
-	case t.ended:
-		return nil
+	case t.ended, !t.start.IsZero() && e != nil && e.Start.Equal(t.start):
+		return nil // it has been closed
 	case !t.start.IsZero():
 		return p.ended(ref, t)
 	case t.job == nil || t.ready.IsZero():
@@ -233,7 +270,7 @@ func (p *pollWriter) disappeared(ref string, t *track) error {
 }
 
 func (p *pollWriter) ended(ref string, t *track) error {
-	return history.Close(p.ctx, p.tx, ref, t.start, p.at)
+	return history.Close(p.ctx, p.tx, ref, t.start, p.at, &history.Ending{})
 }
 
 // insert writes a run. ended is zero while it runs.
@@ -242,6 +279,9 @@ func (p *pollWriter) insert(j *job.Job, t *track, ended time.Time) error {
 		Ref: j.Ref, User: j.User, Account: j.Account, Partition: j.Partition, App: p.st.Apps[j.Ref].Key, Mode: p.st.Mode,
 		QOS: j.QOS, Reservation: j.Reservation, Deadline: j.Deadline, Submit: j.Submit, Ready: t.ready, Start: t.start,
 		End: ended, Node: j.Nodes, GPUs: j.GPUs, Decided: t.decided,
+	}
+	if e := p.endings[j.Ref]; e != nil && !ended.IsZero() {
+		r.Ending = *e
 	}
 	switch j.Request.Kind {
 	case job.Shares:

@@ -12,6 +12,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -51,6 +52,7 @@ func runs(j job.Job, start int, gpus ...int) job.Job {
 func record(t *testing.T, l *Journal, sts ...*job.Status) {
 	t.Helper()
 	for _, st := range sts {
+		must.OK(t, l.RecordRuns(context.Background(), st, nil))
 		must.OK(t, l.RecordPoll(context.Background(), st))
 	}
 }
@@ -273,7 +275,7 @@ func TestLedgerTriesAgain(t *testing.T) {
 	j := runs(waits("1", 0), 5, 0)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := l.RecordPoll(ctx, poll(10, j)); err == nil {
+	if err := l.RecordRuns(ctx, poll(10, j), nil); err == nil {
 		t.Fatal("nothing failed")
 	}
 	record(t, l, poll(11, j), poll(12))
@@ -314,4 +316,29 @@ func TestTasks(t *testing.T) {
 	} {
 		must.Equal(t, must.Get(names.TaskName(t.Context(), c.id, at(c.start), at(c.end)))(t), c.want, what)
 	}
+}
+
+// How a run ended is written when a poll no longer shows it, once: also by a daemon that starts after one was killed,
+// before it had written that or before it had noted that it has, and where an earlier poll showed the job ending.
+func TestAnEndIsWrittenOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	j := runs(waits("1", 0), 5, 0)
+	ending := j
+	ending.State = job.Completing
+	record(t, open(t, path), poll(10, j), poll(20, ending))
+	for _, doneS := range []float64{7, 8} {
+		e := history.Ending{RunState: history.RunState{Start: at(5), Progress: job.Progress{DoneS: doneS}, Node: "n1"}}
+		must.OK(t, open(t, path).RecordRuns(t.Context(), poll(30), []tracker.Left{{Ref: "1", Ending: e}}))
+	}
+	l := open(t, path)
+	r := over(t, l)["1"]
+	must.Equal(t, r.Ending.DoneS, 7, "work done")
+	must.Equal(t, r.End, at(20), "end")
+	must.Equal(t, r.Ending.Node, "", "the node, which stands in the run")
+	// One that came and went between two polls has no start, and is what its member was.
+	gone := tracker.Left{Ref: "2", Ending: history.Ending{Member: &job.Member{Ref: "2", Predicted: 1.5}}}
+	record(t, l, poll(40, waits("2", 35)))
+	must.OK(t, l.RecordRuns(t.Context(), poll(50), []tracker.Left{gone}))
+	r = over(t, l)["2"]
+	must.Equal(t, r.Predicted(), 1.5, "the slowdown predicted")
 }

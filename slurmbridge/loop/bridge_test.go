@@ -371,7 +371,7 @@ func TestHeldPastTheLease(t *testing.T) {
 	untilEnded(t, b, m, j)
 	l.runs = append(l.runs, history.Run{ID: 1, Ref: j.Ref, User: j.User, Start: j.began, End: m.now})
 	tick(t, b, m, 3*time.Second)
-	if len(l.kept) != 1 || l.kept[0].HeldS < 180 || !slices.Contains(l.kept[0].Harm(), history.HarmHeld) {
+	if len(l.kept) != 1 || l.kept[0].Outcome.HeldS < 180 || !slices.Contains(l.kept[0].Harm(), history.HarmHeld) {
 		t.Errorf("%+v", l.kept)
 	}
 }

@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -36,7 +37,7 @@ type learned struct {
 	loaded bool // the beliefs have learned from earlier outcomes
 	// ended holds the jobs that were requeued to run alone (Again) or failed with their MPS server (Fault), by ref: one
 	// of them may run again before the others are judged.
-	ended *recent.Map[string, *history.Outcome]
+	ended *recent.Map[string, *history.Run]
 	fails *recent.Map[rlcore.Identity, bool]    // the applications that have failed alone
 	tried *recent.Map[rlcore.Identity, float64] // see plan.Input.TriedMiB
 	// served are the applications that have ended well under MPS, noMPS those that can't run there.
@@ -51,7 +52,7 @@ func (b *Bridge) remember(ctx context.Context) error {
 	if l.ended == nil {
 		owner, nobody := func(i rlcore.Identity) string { return i.Owner }, func(string) string { return "" }
 		*l = learned{
-			ended:  recent.New[string, *history.Outcome](mostRefs, 0, nobody),
+			ended:  recent.New[string, *history.Run](mostRefs, 0, nobody),
 			fails:  recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner),
 			tried:  recent.New[rlcore.Identity, float64](mostApps, appsOfUser, owner),
 			served: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner),
@@ -62,8 +63,8 @@ func (b *Bridge) remember(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		r.Outcome.Teach(b.Beliefs)
-		l.note(r.Outcome, b.Now())
+		r.Teach(b.Beliefs)
+		l.note(&r, b.Now())
 		l.taught = r.ID
 	}
 	l.loaded = true
@@ -95,32 +96,32 @@ func (l *learned) harm(now time.Time) (c job.HarmCount) {
 }
 
 // note remembers what later outcomes depend on.
-func (l *learned) note(o *history.Outcome, now time.Time) {
-	if o.Shared() && now.Sub(o.End) <= harmFor {
-		l.shared = append(l.shared, sharedRun{o.End, o.Harm()})
+func (l *learned) note(r *history.Run, now time.Time) {
+	o, self := r.Outcome, r.Identity()
+	if r.Shared() && now.Sub(r.End) <= harmFor {
+		l.shared = append(l.shared, sharedRun{r.End, r.Harm()})
 	}
-	l.ended.Delete(o.Ref)
-	if kept := *o; o.Again || o.Fault { // o is one of many
-		l.ended.Put(o.Ref, &kept)
+	l.ended.Delete(r.Ref)
+	if kept := *r; o.Again || o.Fault { // r is one of many
+		l.ended.Put(r.Ref, &kept)
 	}
-	self := rlcore.Identity{App: o.App, Owner: o.User}
 	switch {
 	case o.NoMPS:
 		l.noMPS.Put(self, true)
-	case o.MPS && o.State == "COMPLETED" && o.App != "":
+	case o.MPS && r.State() == "COMPLETED" && r.App != "":
 		l.served.Put(self, true)
 	}
 	switch {
 	case o.TriedMiB > 0:
 		before, _ := l.tried.Get(self)
 		l.tried.Put(self, max(before, float64(o.TriedMiB)))
-	case history.Failed(o.State) && !o.Shared() && o.App != "":
+	case history.Failed(r.State()) && !r.Shared() && r.App != "":
 		l.fails.Put(self, true)
-	case o.State == "COMPLETED" && !o.Shared():
+	case r.State() == "COMPLETED" && !r.Shared():
 		l.fails.Delete(self)
 	}
-	if o.Rule != "" && o.Broken {
-		l.bans.Broke(rlcore.Identity{App: o.App, Owner: o.User}, o.Account, o.Rule, o.End)
+	if r.Rule() != "" && o.Broken {
+		l.bans.Broke(self, r.Account, r.Rule(), r.End)
 	}
 }
 
@@ -139,17 +140,7 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 	if err != nil || len(runs) == 0 {
 		return err
 	}
-	refs := make([]string, len(runs))
-	for i := range runs {
-		refs[i] = runs[i].Ref
-		for _, c := range runs[i].CoRunners {
-			if c.AtEnd && c.Ref != "" {
-				refs = append(refs, c.Ref)
-			}
-		}
-	}
-	ended, err := b.Slurm.Describe(ctx, refs)
-	if err != nil {
+	if err := b.describe(ctx, runs); err != nil {
 		return fmt.Errorf("how jobs ended: %w", err)
 	}
 	active := map[string]bool{}
@@ -160,20 +151,50 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 	}
 	for i := range runs {
 		r := &runs[i]
-		how, known := b.howEnded(r, ended[r.Ref], active[r.Ref])
-		if !known || how.State != "COMPLETED" && !b.runsAgain(r) || history.Failed(how.State) && !b.company(r, ended) {
+		how, known := b.howEnded(r, active[r.Ref])
+		if !known || how.State != "COMPLETED" && !b.runsAgain(r) || history.Failed(how.State) && !b.company(r) {
 			return nil // the runs after it wait with it
 		}
-		if err := b.conclude(ctx, snap, r, how); err != nil {
+		r.Ending.How = how
+		if err := b.conclude(ctx, snap, r); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// describe has Slurm describe runs and their last co-runners, unless it has done so in this round.
+func (b *Bridge) describe(ctx context.Context, runs []history.Run) error {
+	var refs []string
+	add := func(ref string) {
+		if _, known := b.described[ref]; !known && ref != "" {
+			refs = append(refs, ref)
+		}
+	}
+	for i := range runs {
+		add(runs[i].Ref)
+		for _, c := range runs[i].CoRunners {
+			if c.AtEnd {
+				add(c.Ref)
+			}
+		}
+	}
+	if len(refs) == 0 {
+		return nil
+	}
+	more, err := b.Slurm.Describe(ctx, refs)
+	maps.Copy(b.described, more)
+	return err
+}
+
 // howEnded is how a run's job ended. false: Slurm is expected to say soon. active says that
-// the poll showed the job running.
-func (b *Bridge) howEnded(r *history.Run, how job.Description, active bool) (job.Description, bool) {
+// the poll showed the job running. Of a job that Slurm has forgotten it is what Slurm said when the job left the queue.
+func (b *Bridge) howEnded(r *history.Run, active bool) (job.Description, bool) {
+	how, known := b.described[r.Ref]
+	if !known {
+		how = r.Ending.How
+		how.Requeue = false
+	}
 	recent := b.Now().Sub(r.End).Abs() < patience // a node's clock may be wrong
 	switch how.State {
 	case "COMPLETING":
@@ -211,97 +232,90 @@ func (b *Bridge) runsAgain(r *history.Run) bool {
 }
 
 // company says of the co-runners of a failed run how they ended. false: one may be about to end by the same fault.
-func (b *Bridge) company(r *history.Run, described map[string]job.Description) bool {
+func (b *Bridge) company(r *history.Run) bool {
 	age := b.Now().Sub(r.End).Abs() // a node's clock may be wrong
 	for i := range r.CoRunners {
 		c := &r.CoRunners[i]
 		if !c.AtEnd {
 			continue
 		}
-		if c.How = described[c.Ref]; age < 2*history.SameMoment && c.How.State == "RUNNING" || age < patience &&
+		if c.How = b.described[c.Ref]; age < 2*history.SameMoment && c.How.State == "RUNNING" || age < patience &&
 			c.How.State == "COMPLETING" {
 			b.Wake()
 			return false
 		}
-		if o, _ := b.learned.ended.Get(c.Ref); o != nil && o.Fault && o.End.Sub(r.End).Abs() < patience &&
+		if o, _ := b.learned.ended.Get(c.Ref); o != nil && o.Outcome.Fault && o.End.Sub(r.End).Abs() < patience &&
 			!history.Failed(c.How.State) {
-			c.How.State, c.How.Start, c.How.End = o.State, o.Start, o.End
+			c.How = o.Ending.How
+			c.How.Start, c.How.End = o.Start, o.End
 		}
 	}
 	return true
 }
 
 // conclude judges one run and does what follows from it.
-func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Run, how job.Description) error {
-	ending := b.tracker.Endings[r.Ref]
-	if ending != nil && ending.Ending != nil && ending.Ending.Start.After(r.End) {
-		ending = nil // of a later run
-	}
+func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Run) error {
 	before, _ := b.learned.ended.Get(r.Ref)
-	if before != nil && !before.Again {
+	if before != nil && !before.Outcome.Again {
 		before = nil
 	}
-	self := rlcore.Identity{App: r.App, Owner: r.User}
+	guard := b.Planner.Decider.Guard
 	j := &history.Judgement{
-		Run: r, How: how, Spec: b.spec(snap, r), Limit: b.Planner.Decider.Guard.MaxSlowdown, Alone: before != nil,
-		FailsAlone: b.learned.fails.Has(self),
-		Served:     b.learned.served.Has(self), Unserved: before != nil && before.Unserved,
-		MaxDelayS: b.Planner.Decider.Guard.DelayLimitS(), Shadow: b.acting() == job.Shadow,
+		Run: r, Spec: b.spec(snap, r), Limit: guard.MaxSlowdown, Alone: before != nil,
+		FailsAlone: b.learned.fails.Has(r.Identity()),
+		Served:     b.learned.served.Has(r.Identity()), Unserved: before != nil && before.Outcome.Unserved,
+		MaxDelayS: guard.DelayLimitS(),
 	}
-	if ending != nil {
-		j.Ending, j.Member, j.PlainEnd = ending.Ending, ending.Member, ending.PlainEnd
-	}
-	if j.Ending != nil && r.Profile != nil {
-		r.Profile = r.Profile.Foretold(r.User, max(0, j.Ending.LimitS-j.Ending.LentS))
+	if r.Profile != nil {
+		r.Profile = r.Profile.Foretold(r.User, r.OwnLimitS())
 	}
 	o := j.Judge(b.Beliefs)
 	// Jobs that waited for its end have seen it fail: a second run comes too late for them, or at the same time. The same
 	// holds for the tools of its owner, so that where the fault may be the job's own, the owner must ask for it.
-	o.Again = (o.Ours && o.Suspect != "" || r.Terms.Retry && history.Failed(o.State) && o.Shared()) && how.Requeue &&
-		b.RetryAlone && b.acting() == job.Active && ending != nil && ending.Member != nil && !ending.Member.Awaited &&
-		before == nil
+	how, m := r.Ending.How, r.Ending.Member
+	o.Again = (o.Ours && o.Suspect != "" || r.Terms.Retry && history.Failed(how.State) && r.Shared()) && how.Requeue &&
+		b.RetryAlone && b.acting() == job.Active && m != nil && !m.Awaited && before == nil
+	r.Outcome = &o
 	if o.Cleared {
-		before.Excused = true
+		before.Outcome.Excused = true
 		if err := b.Runs.Store(ctx, before); err != nil {
 			return err
 		}
 		before.Forgive(b.Beliefs)
 	}
-	if err := b.Runs.Store(ctx, &o); err != nil {
+	if err := b.Runs.Store(ctx, r); err != nil {
 		return err
 	}
-	o.Teach(b.Beliefs)
+	r.Teach(b.Beliefs)
 	if o.Again {
-		b.runAlone(ctx, ending, &o)
+		b.runAlone(ctx, r)
 	}
-	b.learned.note(&o, b.Now())
-	b.Metrics.outcome(&o)
-	if ending != nil {
-		delete(b.tracker.Endings, r.Ref)
-	}
-	b.reportRun(r, &o)
+	b.learned.note(r, b.Now())
+	b.Metrics.outcome(r)
+	b.reportRun(r)
 	return nil
 }
 
 // reportRun logs problems of a run, and closes GPUs with a failed MPS server to new jobs; the next
 // poll opens GPUs without jobs again.
-func (b *Bridge) reportRun(r *history.Run, o *history.Outcome) {
+func (b *Bridge) reportRun(r *history.Run) {
 	if r.MPSFault {
 		for _, gpu := range r.GPUs {
 			b.tracker.Faulted[job.GPUAddr{Node: r.Node, GPU: gpu}] = true
 			b.Log.Warn("MPS server failed: no job joins its GPU until it is renewed", "node", r.Node, "gpu", gpu, "job", r.Ref)
 		}
 	}
-	if harm := o.Harm(); len(harm) > 0 {
-		b.Log.Warn("job harmed", "job", o.Ref, "kinds", harm, "plain_end", o.PlainEnd, "held_s", o.HeldS)
+	o := r.Outcome
+	if harm := r.Harm(); len(harm) > 0 {
+		b.Log.Warn("job harmed", "job", r.Ref, "kinds", harm, "plain_end", r.Ending.PlainEnd, "held_s", o.HeldS)
 	}
-	with := strings.Join(o.With, ",")
+	with := strings.Join(r.With(), ",")
 	switch {
 	case o.Suspect != "":
-		b.Log.Warn("job failed while sharing", "job", o.Ref, "beside", with, "why", o.Suspect, "again", o.Again)
+		b.Log.Warn("job failed while sharing", "job", r.Ref, "beside", with, "why", o.Suspect, "again", o.Again)
 	case o.Broken:
-		b.Log.Warn("job slowed by more than its contract", "job", o.Ref, "beside", with,
-			"slowdown", o.Slowdown, "contract", o.Contract, "predicted", o.Predicted)
+		b.Log.Warn("job slowed by more than its contract", "job", r.Ref, "beside", with,
+			"slowdown", o.Slowdown, "contract", o.Contract, "predicted", r.Predicted())
 	}
 }
 
@@ -324,43 +338,39 @@ func (b *Bridge) spec(snap *job.Snapshot, r *history.Run) *rlcore.GPUSpec {
 
 // runAlone requeues a job that failed because of its co-runners. It is the member of a group again
 // until a poll shows its original request.
-func (b *Bridge) runAlone(ctx context.Context, e *tracker.Ended, o *history.Outcome) {
-	if err := b.Slurm.Requeue(ctx, o.Ref); err != nil {
-		b.Log.Warn("job can't be run again", "job", o.Ref, "err", err)
-		o.Again = false
-		b.logged(b.Runs.Store(ctx, o))
+func (b *Bridge) runAlone(ctx context.Context, r *history.Run) {
+	if err := b.Slurm.Requeue(ctx, r.Ref); err != nil {
+		b.Log.Warn("job can't be run again", "job", r.Ref, "err", err)
+		r.Outcome.Again = false
+		b.logged(b.Runs.Store(ctx, r))
 		return
 	}
-	m := *e.Member
+	m := *r.Ending.Member
 	m.State, m.Cause, m.Tries, m.Alone = job.MemberRestoring, job.Cause{Kind: job.CauseRunAlone}, 0, true
-	if o.TriedMiB > 0 {
+	if r.Outcome.TriedMiB > 0 {
 		m.Tried, m.Cause.Kind = false, job.CauseTried
 	}
 	g := &job.Group{
-		ID: b.tracker.NewID(), Kind: job.StartNow, State: job.Started, Node: e.Node, GPU: e.GPU, Pinned: true,
+		ID: b.tracker.NewID(), Kind: job.StartNow, State: job.Started, Node: r.Node, Pinned: true,
 		Members: []job.Member{m}, Decided: b.Now(), Policy: "again",
 	}
+	if len(r.GPUs) > 0 {
+		g.GPU = r.GPUs[0]
+	}
 	b.tracker.Groups[g.ID] = g
-	b.tracker.Unmanaged[o.Ref] = m.Cause.String()
+	b.tracker.Unmanaged[r.Ref] = m.Cause.String()
 	b.logged(b.Journal.SaveGroup(ctx, g))
 	b.Wake()
 }
 
-// ended has Slurm describe jobs that ended since the last poll: it may have lost a member, or killed one of several
-// sharers.
+// ended has Slurm say how the runs ended that are over: it may have lost a member, or killed one of several sharers.
 func (b *Bridge) ended(ctx context.Context, snap *job.Snapshot, events []tracker.Event) {
-	var refs, lost []string
-	for _, e := range events {
-		w := b.tracker.Endings[e.Ref]
-		if e.Kind == tracker.EventEnded && w != nil && w.Member != nil && b.mayBeLost(snap, w) {
-			lost = append(lost, e.Ref)
-		}
+	b.described = map[string]job.Description{}
+	var refs []string
+	for i := range b.tracker.Left {
+		refs = append(refs, b.tracker.Left[i].Ref)
 	}
-	left := slices.DeleteFunc(slices.Clone(b.tracker.Left), func(l tracker.Left) bool { return !b.leftOthers(snap, &l) })
-	for _, l := range left {
-		refs = append(refs, l.Ref)
-	}
-	if refs = append(refs, lost...); len(refs) == 0 {
+	if len(refs) == 0 {
 		return
 	}
 	known, err := b.Slurm.Describe(ctx, refs)
@@ -368,39 +378,72 @@ func (b *Bridge) ended(ctx context.Context, snap *job.Snapshot, events []tracker
 		b.Log.Warn("what became of jobs is not known", "jobs", refs, "err", err)
 		return
 	}
-	for _, ref := range lost {
-		if known[ref] == (job.Description{}) {
+	b.described = known
+	for _, e := range events {
+		if e.Kind == tracker.EventEnded && b.mayBeLost(snap, &e) && known[e.Ref] == (job.Description{}) {
 			b.Metrics.harmed.WithLabelValues(string(history.HarmLost)).Inc()
-			b.Log.Error("job lost: it waited for a GPU, is gone, and Slurm doesn't know it", "job", ref)
+			b.Log.Error("job lost: it waited for a GPU, is gone, and Slurm doesn't know it", "job", e.Ref)
 		}
 	}
-	for _, l := range left {
+	for i := range b.tracker.Left {
+		l := &b.tracker.Left[i]
+		if how := known[l.Ref]; !l.Requeued && final(how.State) {
+			l.Ending.How = how
+		}
 		// How a job that is pending again ended nobody says: by scontrol requeue or preemption it was killed.
-		if !l.Requeued && !history.Killed(known[l.Ref].State) {
+		if !l.Requeued && !history.Killed(known[l.Ref].State) || !b.leftOthers(snap, l) {
 			continue
 		}
-		at := job.GPUAddr{Node: l.Node, GPU: l.GPUs[0]}
+		at := job.GPUAddr{Node: l.Ending.Node, GPU: l.Ending.GPUs[0]}
 		b.tracker.Faulted[at] = true
 		b.Log.Warn("Slurm has killed a job beside others: its GPU's MPS server may be broken, and no job joins until "+
 			"they have ended", "node", at.Node, "gpu", at.GPU, "job", l.Ref, "state", known[l.Ref].State)
 	}
 }
 
+// final reports whether a state of Slurm's is that of a job that has ended.
+func final(state string) bool {
+	switch state {
+	case "", "PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING":
+		return false
+	}
+	return true
+}
+
+// recordRuns writes down what the poll shows of runs, and how those ended that are over: judge reads it there.
+func (b *Bridge) recordRuns(ctx context.Context, snap *job.Snapshot) {
+	st := &job.Status{Snap: snap, Mode: b.Mode}
+	if before := b.Status(); before != nil {
+		st.Apps, st.Plan = before.Apps, before.Plan
+	}
+	for _, id := range b.tracker.GroupIDs() {
+		st.Groups = append(st.Groups, *b.tracker.Groups[id])
+	}
+	for i := range b.tracker.Left {
+		if b.acting() == job.Shadow {
+			b.tracker.Left[i].Ending.PlainEnd = time.Time{} // plain Slurm did end it
+		}
+	}
+	b.logged(b.Journal.RecordRuns(ctx, st, b.tracker.Left))
+}
+
 // mayBeLost reports whether a member that was about to start at the last poll is one that Slurm should still know: it
 // remembers jobs that have started and ended since, or were cancelled, for MinJobAge. After a longer time between two
 // polls nothing is certain.
-func (b *Bridge) mayBeLost(snap *job.Snapshot, w *tracker.Ended) bool {
+func (b *Bridge) mayBeLost(snap *job.Snapshot, e *tracker.Event) bool {
 	since := b.tracker.LastAt
-	return !w.Member.Ran() && !since.IsZero() && snap.At.Sub(since) < snap.Remembers-time.Second
+	ran := slices.ContainsFunc(e.Group.Members, func(m job.Member) bool { return m.Ref == e.Ref && m.Ran() })
+	return !ran && !since.IsZero() && snap.At.Sub(since) < snap.Remembers-time.Second
 }
 
 // leftOthers reports whether a run is over that computed through an MPS server which others still use.
 func (b *Bridge) leftOthers(snap *job.Snapshot, l *tracker.Left) bool {
-	at := slices.IndexFunc(snap.Nodes, func(n job.Node) bool { return n.Name == l.Node })
-	if at < 0 || len(l.GPUs) != 1 {
+	node, gpus := l.Ending.Node, l.Ending.GPUs
+	at := slices.IndexFunc(snap.Nodes, func(n job.Node) bool { return n.Name == node })
+	if at < 0 || len(gpus) != 1 {
 		return false
 	}
-	if b.Card.Spec(snap.Nodes[at].Card(l.GPUs[0]).Type).Sharing == contention.TimeSlice.Name {
+	if b.Card.Spec(snap.Nodes[at].Card(gpus[0]).Type).Sharing == contention.TimeSlice.Name {
 		return false
 	}
 	// One that did nothing with its GPU had no work in flight.
@@ -408,6 +451,6 @@ func (b *Bridge) leftOthers(snap *job.Snapshot, l *tracker.Left) bool {
 	if st := b.Status(); st != nil && slices.ContainsFunc(st.Idle, idle) {
 		return false
 	}
-	addr := job.GPUAddr{Node: l.Node, GPU: l.GPUs[0]}
+	addr := job.GPUAddr{Node: node, GPU: gpus[0]}
 	return slices.ContainsFunc(snap.Jobs, func(j job.Job) bool { return j.MayBeOn(addr) })
 }

@@ -21,37 +21,41 @@ import (
 
 // ledger is Runs in memory.
 type ledger struct {
-	runs []history.Run
-	kept []history.Outcome
+	runs []history.Run // of which records have come
+	kept []history.Run // that were judged
+	mem  *memory       // what polls showed of their ends
 }
 
 func (l *ledger) Unjudged(context.Context) ([]history.Run, error) {
 	last := int64(0)
 	for i := range l.kept {
-		last = max(last, l.kept[i].Run)
+		last = max(last, l.kept[i].ID)
 	}
 	var out []history.Run
-	for i := range l.runs {
-		if l.runs[i].ID > last {
-			out = append(out, l.runs[i])
+	for _, r := range l.runs {
+		if r.Ending = l.mem.ending(r.Ref, r.Start); r.ID > last {
+			out = append(out, r)
 		}
 	}
 	return out, nil
 }
 
-func (l *ledger) Store(_ context.Context, o *history.Outcome) error {
-	if i := slices.IndexFunc(l.kept, func(k history.Outcome) bool { return k.Run == o.Run }); i >= 0 {
-		l.kept[i] = *o
+func (l *ledger) Store(_ context.Context, r *history.Run) error {
+	own := *r.Outcome
+	kept := *r
+	kept.Outcome = &own
+	if i := slices.IndexFunc(l.kept, func(k history.Run) bool { return k.ID == r.ID }); i >= 0 {
+		l.kept[i] = kept
 		return nil
 	}
-	l.kept = append(l.kept, *o)
+	l.kept = append(l.kept, kept)
 	return nil
 }
 
 func (l *ledger) Runs(_ context.Context, f history.Filter) iter.Seq2[history.Run, error] {
 	return func(yield func(history.Run, error) bool) {
-		for _, o := range l.kept {
-			if o.Run > f.After && !o.End.Before(f.From) && !yield(history.Run{ID: o.Run, Outcome: &o}, nil) {
+		for _, r := range l.kept {
+			if r.ID > f.After && !r.End.Before(f.From) && !yield(r, nil) {
 				return
 			}
 		}
@@ -62,7 +66,8 @@ func (l *ledger) Runs(_ context.Context, f history.Filter) iter.Seq2[history.Run
 func (l *ledger) record(m *model, j *mjob, others ...*mjob) *history.Run {
 	r := history.Run{
 		ID: int64(len(l.runs) + 1), Ref: j.Ref, User: j.User, App: j.profil.App, Node: j.Nodes, Start: j.began, End: m.now,
-		Terms: job.ParseTerms(j.Comment), Profile: j.profil, Complete: true, Devices: []gpuprof.GPU{{MemMiB: 12196}},
+		Submit: j.Submit, Mode: job.Active, Terms: job.ParseTerms(j.Comment), Profile: j.profil, Complete: true,
+		Devices: []gpuprof.GPU{{MemMiB: 12196}},
 	}
 	for _, o := range others {
 		r.CoRunners = append(r.CoRunners, history.CoRunner{
@@ -73,8 +78,8 @@ func (l *ledger) record(m *model, j *mjob, others ...*mjob) *history.Run {
 	return &l.runs[len(l.runs)-1]
 }
 
-// last is the latest outcome.
-func (l *ledger) last() *history.Outcome { return &l.kept[len(l.kept)-1] }
+// last is the run that was judged last.
+func (l *ledger) last() *history.Run { return &l.kept[len(l.kept)-1] }
 
 // learning is a bridge that learns by a model of its own.
 func learning(m *model, l *ledger) (*loop.Bridge, *interference.Model) {
@@ -88,7 +93,8 @@ func learning(m *model, l *ledger) (*loop.Bridge, *interference.Model) {
 // learner is a cluster, what is kept of its runs, and a learning bridge that has made its gate there.
 func learner(t testing.TB, nodes ...job.Node) (m *model, l *ledger, b *loop.Bridge, beliefs *interference.Model) {
 	t.Helper()
-	m, l = newModel(nodes...), &ledger{}
+	m = newModel(nodes...)
+	l = &ledger{mem: m.mem}
 	b, beliefs = learning(m, l)
 	tick(t, b, m, time.Second)
 	return m, l, b, beliefs
@@ -101,7 +107,7 @@ func (l *ledger) judged(t testing.TB, b *loop.Bridge, m *model, j *mjob, others 
 	l.record(m, j, others...)
 	tick(t, b, m, 10*time.Second)
 	must.Equal(t, len(l.kept), len(l.runs), "runs judged")
-	return l.last()
+	return l.last().Outcome
 }
 
 // victim submits a job that is going to fail, of an application that ended well alone, and one that starts beside it.
@@ -141,7 +147,7 @@ func TestFailedBesideOthers(t *testing.T) {
 		if o.Again || o.Cleared != (alone == "badly") {
 			t.Errorf("alone it ended %s: %+v", alone, o)
 		}
-		must.Equal(t, l.kept[0].Excused, alone == "badly", "sharing was not the reason")
+		must.Equal(t, l.kept[0].Outcome.Excused, alone == "badly", "sharing was not the reason")
 		b, again := learning(m, l)
 		tick(t, b, m, time.Second)
 		for _, beliefs := range []*interference.Model{beliefs, again} {
@@ -170,7 +176,7 @@ func TestWhatCantRunUnderMPSStaysAlone(t *testing.T) {
 		for len(l.kept) < len(l.runs) {
 			tick(t, b, m, time.Second)
 		}
-		return l.last()
+		return l.last().Outcome
 	}
 	m.unknown = "reader"
 	v := reader()
@@ -199,7 +205,7 @@ func TestFailuresOfOtherUsers(t *testing.T) {
 		l.judged(t, b, m, first)
 		v, n := victim(m)
 		tick(t, b, m, 5*time.Second)
-		if o := l.judged(t, b, m, v, n); o.Ref != v.Ref || (o.Suspect != "") != suspect || !o.Again {
+		if o := l.judged(t, b, m, v, n); l.last().Ref != v.Ref || (o.Suspect != "") != suspect || !o.Again {
 			t.Errorf("after a failure of %s's: %+v", owner, o)
 		}
 	}
@@ -208,7 +214,8 @@ func TestFailuresOfOtherUsers(t *testing.T) {
 // A job that fails with a part of the GPU's memory runs again with all of it, and no other job of its application tries
 // that part, also after a restart.
 func TestTriedInVain(t *testing.T) {
-	m, l := newModel(node("n1", 1, 8)), &ledger{}
+	m := newModel(node("n1", 1, 8))
+	l := &ledger{mem: m.mem}
 	limited := func() *loop.Bridge {
 		b, _ := learning(m, l)
 		b.Card = func(string) (rlcore.GPUSpec, bool) {
@@ -270,7 +277,7 @@ func TestFailedInTheSameMoment(t *testing.T) {
 		for until := m.now.Add(6 * time.Second); m.now.Before(until) || !n.ended; {
 			tick(t, b, m, time.Second)
 		}
-		if o := l.last(); o.Fault != c.fault || o.Again != c.fault || o.Suspect == "" {
+		if o := l.last().Outcome; o.Fault != c.fault || o.Again != c.fault || o.Suspect == "" {
 			t.Fatalf("%s: %+v", name, o)
 		}
 		if c.restarts {
@@ -278,7 +285,7 @@ func TestFailedInTheSameMoment(t *testing.T) {
 		}
 		l.record(m, n, v).End = n.over
 		tick(t, b, m, 10*time.Second)
-		if o := l.last(); len(l.kept) != 2 || o.Fault != c.fault || o.Again != (c.fault && !c.restarts) {
+		if o := l.last().Outcome; len(l.kept) != 2 || o.Fault != c.fault || o.Again != c.fault {
 			t.Errorf("%s: then %+v", name, l.kept)
 		}
 		for _, p := range []*rlcore.Profile{v.profil, n.profil} {
@@ -317,8 +324,8 @@ func TestLessonsAreOfTheCard(t *testing.T) {
 		untilEnded(t, b, m, v, n)
 		l.record(m, v, n).Devices[0].Index = index
 		tick(t, b, m, 3*time.Second)
-		if o := l.last(); o.Lesson == nil || o.Lesson.Card != cards[typ].Model || o.Lesson.Sharing != cards[typ].Sharing {
-			t.Errorf("a run on GPU %d taught %+v", index, o.Lesson)
+		if x := l.last().Outcome.Lesson; x == nil || x.Card != cards[typ].Model || x.Sharing != cards[typ].Sharing {
+			t.Errorf("a run on GPU %d taught %+v", index, x)
 		}
 	}
 }
@@ -337,7 +344,7 @@ func TestRecordBeforeLook(t *testing.T) {
 	m.frozen = nil
 	m.advance(5 * time.Second) // its neighbour did not end with it
 	must.Get(b.Tick(t.Context()))(t)
-	must.Equal(t, len(l.kept) == 1 && l.last().Again, true, "%+v", l.kept)
+	must.Equal(t, len(l.kept) == 1 && l.last().Outcome.Again, true, "%+v", l.kept)
 }
 
 // A record may come after the job has run again, to its end. That is no end of the run before, which Slurm requeued, and
@@ -353,10 +360,10 @@ func TestARecordThatComesAfterALaterRun(t *testing.T) {
 	tick(t, b, m, 10*time.Second)
 	must.Equal(t, len(l.kept), 2, "runs judged")
 	first, last := l.kept[0], l.kept[1]
-	if first.State != "REQUEUED" || !first.Cut || !first.Submit.IsZero() {
+	if first.State() != "REQUEUED" || !first.Outcome.Cut || !first.Ending.Start.IsZero() {
 		t.Errorf("the run before: %+v", first)
 	}
-	if last.State != "COMPLETED" || !last.Learned || !last.Submit.Equal(v.Submit) {
+	if last.State() != "COMPLETED" || !last.Outcome.Learned || !last.Ending.Start.Equal(v.began) {
 		t.Errorf("the last run: %+v", last)
 	}
 }

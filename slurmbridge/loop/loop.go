@@ -38,7 +38,10 @@ type Journal interface {
 	Log(ctx context.Context, at time.Time, mode job.Mode, group func(ref string) int64, c *job.Change, outcome error) error
 	// SaveExplanations stores the newest explanation of each job.
 	SaveExplanations(ctx context.Context, explanations map[string]*job.Explanation) error
-	// RecordPoll stores a poll for the receipt and the status page.
+	// RecordRuns stores what a poll showed of runs, and how the runs ended that are over. The status has the poll, and what
+	// was known before it.
+	RecordRuns(ctx context.Context, st *job.Status, left []tracker.Left) error
+	// RecordPoll stores what else a poll showed and led to, for the receipt and the status page.
 	RecordPoll(ctx context.Context, st *job.Status) error
 }
 
@@ -83,14 +86,16 @@ type Bridge struct {
 	// Fault is called between the steps of a tick, for tests that kill the bridge there; nil = none.
 	Fault func(step string)
 
-	tracker  *tracker.Tracker // nil = not loaded yet
-	wake     chan struct{}
-	once     sync.Once
-	apps     identifier
-	learned  learned
-	comments comments
-	failures int    // polls in a row
-	standby  string // the daemon that keeps the gate instead of this one, "" = none does
+	tracker *tracker.Tracker // nil = not loaded yet
+	wake    chan struct{}
+	once    sync.Once
+	apps    identifier
+	learned learned
+	// described is what Slurm has said of jobs by name in this round.
+	described map[string]job.Description
+	comments  comments
+	failures  int    // polls in a row
+	standby   string // the daemon that keeps the gate instead of this one, "" = none does
 	// complaints holds what complain logged last, by subject.
 	complaints map[string]string
 	maxDelay   float64 // of any job so far, s
@@ -243,6 +248,8 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	repairs = append(repairs, b.orphans(in)...)
 	b.report(events)
 	b.ended(ctx, snap, events)
+	b.recordRuns(ctx, snap)
+	b.fault("runs")
 	if err := b.judge(ctx, snap); err != nil {
 		b.Log.Warn("runs not judged; the next poll tries again", "err", err)
 	}

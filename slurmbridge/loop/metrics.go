@@ -212,8 +212,9 @@ func (m *Metrics) Skew(d time.Duration) {
 }
 
 // outcome counts the outcome of a run.
-func (m *Metrics) outcome(o *history.Outcome) {
-	if o.Shared() && o.Slowdown > 0 {
+func (m *Metrics) outcome(r *history.Run) {
+	o := r.Outcome
+	if r.Shared() && o.Slowdown > 0 {
 		m.seen.Observe(o.Slowdown)
 		switch {
 		case o.Broken:
@@ -222,11 +223,11 @@ func (m *Metrics) outcome(o *history.Outcome) {
 			m.contracts.WithLabelValues("kept").Inc()
 		}
 	}
-	if s, plain, ok := o.Turnaround(); ok {
+	if s, plain, ok := r.Turnaround(); ok {
 		m.turnaround.WithLabelValues("slurmbridge").Add(s)
 		m.turnaround.WithLabelValues("plain").Add(max(0, plain))
 	}
-	for _, kind := range o.Harm() {
+	for _, kind := range r.Harm() {
 		m.harmed.WithLabelValues(string(kind)).Inc()
 	}
 	switch {

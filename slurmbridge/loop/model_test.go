@@ -14,6 +14,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
@@ -651,10 +652,21 @@ type memory struct {
 	log     []string
 	plain   []byte           // the tracker's plain schedule
 	tracker *tracker.Tracker // as it was last saved
+	left    []tracker.Left   // the runs that are over
 	full    bool             // the disk
 }
 
 var errFull = errors.New("database or disk is full")
+
+// ending is how a job's run that began then ended, by polls; zero = they don't show that it has.
+func (m *memory) ending(ref string, began time.Time) history.Ending {
+	for _, l := range m.left {
+		if l.Ref == ref && (l.Ending.Start.IsZero() || l.Ending.Start.Equal(began)) {
+			return l.Ending
+		}
+	}
+	return history.Ending{}
+}
 
 func newMemory() *memory { return &memory{groups: map[int64]job.Group{}, next: 1} }
 
@@ -698,6 +710,11 @@ func (m *memory) Log(_ context.Context, _ time.Time, _ job.Mode, _ func(string) 
 }
 
 func (m *memory) SaveExplanations(context.Context, map[string]*job.Explanation) error { return nil }
+
+func (m *memory) RecordRuns(_ context.Context, _ *job.Status, left []tracker.Left) error {
+	m.left = append(m.left, left...)
+	return nil
+}
 
 func (m *memory) RecordPoll(context.Context, *job.Status) error { return nil }
 

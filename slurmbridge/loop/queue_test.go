@@ -52,7 +52,7 @@ func TestAJobThatWaitsForSomethingElse(t *testing.T) {
 	stuck.CPUs = 1
 	untilEnded(t, b, m, stuck)
 	tick(t, b, m, 2*time.Second)
-	end := m.mem.tracker.Endings[stuck.Ref].PlainEnd
+	end := m.mem.ending(stuck.Ref, stuck.began).PlainEnd
 	if late := stuck.began.Add(10 * time.Second).Sub(end); end.IsZero() || late > time.Second {
 		t.Errorf("it began %v after its submission and counts as %v late", stuck.began.Sub(stuck.Submit), late)
 	}

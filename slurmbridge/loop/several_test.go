@@ -17,7 +17,8 @@ import (
 // drawn is a cluster of two nodes with several GPUs each, and a learning bridge.
 func drawn(t *rapid.T) (m *model, l *ledger, b *loop.Bridge) {
 	gpus := rapid.SampledFrom([]int{1, 2, 4, 8}).Draw(t, "gpus a node")
-	m, l = newModel(node("n1", gpus, 64), node("n2", gpus, 64)), &ledger{}
+	m = newModel(node("n1", gpus, 64), node("n2", gpus, 64))
+	l = &ledger{mem: m.mem}
 	m.leastLoaded = rapid.Bool().Draw(t, "least loaded")
 	b, _ = learning(m, l)
 	card := rlcore.TitanXp

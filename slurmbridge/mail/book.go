@@ -33,7 +33,7 @@ func due(ctx context.Context, q database.Querier, m *Mail, now time.Time) (bool,
 	for i := range m.Runs {
 		var known bool
 		err := q.QueryRowContext(ctx, `SELECT EXISTS (SELECT * FROM bridge_mails WHERE kind = ? AND job = ? AND run = ?)`,
-			m.Kind, m.Job, m.Runs[i].Run).Scan(&known)
+			m.Kind, m.Job, m.Runs[i].ID).Scan(&known)
 		if err != nil {
 			return false, database.Wrap(err, "read mails")
 		}
@@ -63,7 +63,7 @@ func (b *Book) Claim(ctx context.Context, m *Mail, now time.Time) (claimed bool,
 		if m.Kind == Report {
 			runs = runs[:0]
 			for i := range m.Runs {
-				runs = append(runs, m.Runs[i].Run)
+				runs = append(runs, m.Runs[i].ID)
 			}
 		}
 		for _, run := range runs {

@@ -31,8 +31,8 @@ type Mail struct {
 	Kind Kind
 	Job  string // the job's number, without a task's
 	User string
-	Idle []job.Idle     // tasks with idle GPUs, if Kind is Idle
-	Runs []history.Told // ended runs, if Kind is Report
+	Idle []job.Idle    // tasks with idle GPUs, if Kind is Idle
+	Runs []history.Run // ended runs, if Kind is Report
 }
 
 // Ref returns the job or task that has the --mail-user to send to.
@@ -55,9 +55,9 @@ func OfIdle(all []job.Idle) []Mail {
 }
 
 // OfRuns returns the mails about ended runs.
-func OfRuns(all []history.Told) []Mail {
-	return group(all, Report, func(m *Mail, x history.Told) { m.Runs = append(m.Runs, x) },
-		func(x *history.Told) (ref, user string) { return x.Ref, x.User })
+func OfRuns(all []history.Run) []Mail {
+	return group(all, Report, func(m *Mail, x history.Run) { m.Runs = append(m.Runs, x) },
+		func(x *history.Run) (ref, user string) { return x.Ref, x.User })
 }
 
 // group makes one mail for each job and user. Entries for which owner returns "" are left out.
@@ -121,7 +121,8 @@ func ParseTemplate(text string) (*Template, error) {
 		return nil, fmt.Errorf("%w: %w", errTemplate, err)
 	}
 	t := &Template{parsed}
-	for _, m := range []Mail{{Kind: Idle, Idle: make([]job.Idle, 2)}, {Kind: Report, Runs: make([]history.Told, 2)}} {
+	run := history.Run{Outcome: &history.Outcome{}}
+	for _, m := range []Mail{{Kind: Idle, Idle: make([]job.Idle, 2)}, {Kind: Report, Runs: []history.Run{run, run}}} {
 		if _, _, err := t.Write(&m, time.Now()); err != nil {
 			return nil, err
 		}

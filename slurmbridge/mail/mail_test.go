@@ -29,10 +29,11 @@ func idle(ref, user string) job.Idle {
 	return job.Idle{Ref: ref, User: user, Name: "train", Node: "n1", GPUs: 2, Since: noon.Add(-90 * time.Minute)}
 }
 
-func ran(ref, user string, record int64) history.Told {
-	return history.Told{Outcome: history.Outcome{
-		Run: record, Ref: ref, User: user, Node: "n1", State: "COMPLETED", Start: noon.Add(-time.Hour), End: noon,
-	}}
+func ran(ref, user string, record int64) history.Run {
+	return history.Run{
+		ID: record, Ref: ref, User: user, Node: "n1", Start: noon.Add(-time.Hour), End: noon, Outcome: &history.Outcome{},
+		Ending: history.Ending{How: job.Description{State: "COMPLETED"}},
+	}
 }
 
 func book(t *testing.T) *Book {
@@ -94,7 +95,7 @@ func TestTheTextSaysWhatThereIs(t *testing.T) {
 	if err != nil || !strings.Contains(body, "10:30. So do these tasks of its array:\n 8_2\n") {
 		t.Errorf("an array: %v\n%s", err, body)
 	}
-	report := OfRuns([]history.Told{ran("8_1", "bob", 1)})[0]
+	report := OfRuns([]history.Run{ran("8_1", "bob", 1)})[0]
 	subject, body, err = built.Write(&report, noon)
 	must.OK(t, err)
 	if subject != "What job 8 used" ||
@@ -167,7 +168,7 @@ func TestOnceADay(t *testing.T) {
 		{time.Hour, of("7_1", "ann"), false},
 		{time.Hour, of("7_2", "ann"), false}, // of the same array
 		{time.Hour, of("8", "ann"), true},
-		{time.Hour, OfRuns([]history.Told{ran("7_1", "ann", 1)})[0], true},
+		{time.Hour, OfRuns([]history.Run{ran("7_1", "ann", 1)})[0], true},
 		{23 * time.Hour, of("7_1", "ann"), false},
 		{25 * time.Hour, of("7_1", "ann"), true},
 		{26 * time.Hour, of("7_1", "ann"), false},
@@ -187,7 +188,7 @@ func TestOnceADay(t *testing.T) {
 // A run is reported once; of an array those runs that ended since its last mail.
 func TestRunsAreReportedOnce(t *testing.T) {
 	b := book(t)
-	all := []history.Told{ran("7_1", "ann", 1)}
+	all := []history.Run{ran("7_1", "ann", 1)}
 	claim := func(now time.Time) (refs []string) {
 		m := OfRuns(all)[0]
 		if must.Get(b.Claim(t.Context(), &m, now))(t) {
@@ -209,7 +210,7 @@ func TestMailsOfAUserAreBounded(t *testing.T) {
 	b := book(t)
 	n := 0
 	for i := range 2 * mostPerUser {
-		m := OfRuns([]history.Told{ran(strconv.Itoa(100+i), "ann", int64(i))})[0]
+		m := OfRuns([]history.Run{ran(strconv.Itoa(100+i), "ann", int64(i))})[0]
 		if must.Get(b.Claim(t.Context(), &m, noon.Add(time.Duration(i)*time.Second)))(t) {
 			n++
 		}

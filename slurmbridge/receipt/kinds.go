@@ -40,8 +40,8 @@ func (m *Mean) text(f func(v float64) string) string {
 
 // kindOf is the kind that a run is of.
 func kindOf(j *history.Run) string {
-	switch o := j.Outcome; {
-	case j.Decided.Rule != "", o != nil && o.Rule != "":
+	switch {
+	case j.Decided.Rule != "", j.Rule() != "":
 		return "adopted"
 	case j.WholeGPUs > 0:
 		return "untouched"
@@ -61,13 +61,13 @@ func (k *Kind) add(j *history.Run, would bool) {
 	if o == nil {
 		return
 	}
-	if o.Shared() && o.Slowdown > 0 && !math.IsInf(o.Slowdown, 0) {
+	if j.Shared() && o.Slowdown > 0 && !math.IsInf(o.Slowdown, 0) {
 		k.Slowdown.add(o.Slowdown)
 	}
-	if s, plain, ok := o.Turnaround(); ok {
+	if s, plain, ok := j.Turnaround(); ok {
 		k.Saved.add((plain - s) / 3600)
 	}
-	if len(o.Harm()) > 0 {
+	if len(j.Harm()) > 0 {
 		k.Harmed++
 	}
 }

@@ -46,16 +46,16 @@ type Receipt struct {
 	Predicted Slowdown `json:"slowdown_predicted"`
 	Seen      Slowdown `json:"slowdown_seen"`
 	// Points are the runs with a slowdown that was predicted and seen.
-	Points    []*history.Outcome `json:"slowdowns,omitempty"`
-	Contracts Contracts          `json:"contracts"`
+	Points    []*history.Run `json:"slowdowns,omitempty"`
+	Contracts Contracts      `json:"contracts"`
 	// Failures are runs that failed, or ran out of time, while sharing, which may be the reason; the latest first.
-	Failures []*history.Outcome `json:"failures"`
-	Harm     history.Harmed     `json:"harm"`
-	Turn     history.Turn       `json:"turn"`
-	Lent     Lent               `json:"lent"`
-	Apps     history.Seen       `json:"applications"`
-	Refused  []history.Refused  `json:"guard"`
-	Replay   *Replay            `json:"replay,omitempty"`
+	Failures []*history.Run    `json:"failures"`
+	Harm     history.Harmed    `json:"harm"`
+	Turn     history.Turn      `json:"turn"`
+	Lent     Lent              `json:"lent"`
+	Apps     history.Seen      `json:"applications"`
+	Refused  []history.Refused `json:"guard"`
+	Replay   *Replay           `json:"replay,omitempty"`
 	// NoReplay says why there is no replay.
 	NoReplay string   `json:"no_replay,omitempty"`
 	Method   []string `json:"method"`
@@ -90,9 +90,9 @@ type Slowdown struct {
 
 // Contracts counts the runs that shared a GPU under a contract.
 type Contracts struct {
-	Kept   int                `json:"kept"`
-	Broken int                `json:"broken"`
-	List   []*history.Outcome `json:"broken_list,omitempty"` // the worst first
+	Kept   int            `json:"kept"`
+	Broken int            `json:"broken"`
+	List   []*history.Run `json:"broken_list,omitempty"` // the worst first
 }
 
 // Lent is by how much time limits were raised because sharing had slowed the jobs.
@@ -103,7 +103,7 @@ type Lent struct {
 
 // Make works a receipt out.
 func Make(in *Input) *Receipt {
-	r := Sharing(history.Outcomes(in.Jobs))
+	r := Sharing(in.Jobs)
 	r.From, r.To, r.Jobs, r.Modes = in.From, in.To, len(in.Jobs), map[string]int{}
 	r.Refused = append([]history.Refused{}, in.Refused...)
 	users, policies, groups, of := map[string]bool{}, map[string]bool{}, map[int64]bool{}, map[string]*Kind{}
@@ -206,44 +206,52 @@ func (all spans) length() (sum float64) {
 	return sum
 }
 
-// Sharing sums up what came of runs: what a receipt says by outcomes alone.
-func Sharing(all []*history.Outcome) *Receipt {
+// Sharing sums up what came of runs that were judged: what a receipt says by outcomes alone.
+func Sharing(runs []history.Run) *Receipt {
 	r := &Receipt{
-		Policies: []string{}, Failures: []*history.Outcome{}, Method: []string{},
-		Harm: history.CountHarm(all), Turn: history.CountTurn(all),
+		Policies: []string{}, Failures: []*history.Run{}, Method: []string{},
+		Harm: history.CountHarm(runs), Turn: history.CountTurn(runs),
 	}
-	for _, o := range all {
-		if o.LentS > 0 {
-			r.Lent.Jobs++
-			r.Lent.Hours += o.LentS / 3600
-		}
-		if o.Suspect != "" {
-			r.Failures = append(r.Failures, o)
-		}
-		if !o.Shared() {
-			continue
-		}
-		if r.Shared++; !(o.Slowdown > 0) {
-			continue
-		}
-		r.Seen.add(o.Ref, o.Slowdown)
-		if o.Predicted > 0 {
-			r.Points = append(r.Points, o)
-		}
-		switch {
-		case o.Broken:
-			r.Contracts.Broken++
-			r.Contracts.List = append(r.Contracts.List, o)
-		case o.Contract > 0:
-			r.Contracts.Kept++
+	for i := range runs {
+		if runs[i].Outcome != nil {
+			r.share(&runs[i])
 		}
 	}
 	r.Seen.finish()
-	slices.SortStableFunc(r.Contracts.List, func(a, b *history.Outcome) int {
-		return cmp.Compare(b.Slowdown/b.Contract, a.Slowdown/a.Contract)
+	slices.SortStableFunc(r.Contracts.List, func(a, b *history.Run) int {
+		return cmp.Compare(b.Outcome.Slowdown/b.Outcome.Contract, a.Outcome.Slowdown/a.Outcome.Contract)
 	})
-	slices.SortStableFunc(r.Failures, func(a, b *history.Outcome) int { return b.End.Compare(a.End) })
+	slices.SortStableFunc(r.Failures, func(a, b *history.Run) int { return b.End.Compare(a.End) })
 	return r
+}
+
+// share adds a judged run to what sharing brought.
+func (r *Receipt) share(j *history.Run) {
+	o := j.Outcome
+	if lent := j.Ending.LentS; lent > 0 {
+		r.Lent.Jobs++
+		r.Lent.Hours += lent / 3600
+	}
+	if o.Suspect != "" {
+		r.Failures = append(r.Failures, j)
+	}
+	if !j.Shared() {
+		return
+	}
+	if r.Shared++; !(o.Slowdown > 0) {
+		return
+	}
+	r.Seen.add(j.Ref, o.Slowdown)
+	if j.Predicted() > 0 {
+		r.Points = append(r.Points, j)
+	}
+	switch {
+	case o.Broken:
+		r.Contracts.Broken++
+		r.Contracts.List = append(r.Contracts.List, j)
+	case o.Contract > 0:
+		r.Contracts.Kept++
+	}
 }
 
 // add adds the slowdown of a job.

@@ -40,12 +40,11 @@ func ran(ref, user string, ready, from, to float64, with ...string) history.Run 
 		Ref: ref, User: user, Account: "lab", Partition: "gpu", App: "light", Mode: job.Active,
 		Ready: at(ready), Start: at(from), End: at(to), Node: "n1", GPUs: []int{0}, Profile: light,
 	}
-	o := &history.Outcome{Ref: ref, User: user, App: "light", State: "COMPLETED", With: with, End: j.End, SoloS: 3600}
-	o.Slowdown = (to - from) / 60
-	if len(with) > 0 {
-		o.Predicted = 1.1
+	j.Ending.How.State, j.Ending.Member = "COMPLETED", &job.Member{}
+	for _, other := range with {
+		j.CoRunners, j.Ending.Member.Predicted = append(j.CoRunners, history.CoRunner{Ref: other}), 1.1
 	}
-	j.Outcome = o
+	j.Outcome = &history.Outcome{SoloS: 3600, Slowdown: (to - from) / 60}
 	return j
 }
 
@@ -113,10 +112,10 @@ func TestJobsShareWithoutAGroup(t *testing.T) {
 // What a run is worth that did not come to its end is a guess; one that failed for having shared is worth nothing.
 func TestRunsThatFailed(t *testing.T) {
 	cut, bad, again := ran("1", "ann", 0, 0, 30, "2"), ran("2", "bob", 0, 0, 30, "1"), ran("2", "bob", 0, 30, 40)
-	cut.Outcome.State, cut.Outcome.Slowdown, cut.Outcome.Predicted = "CANCELLED", 0, 1.5
-	bad.Outcome.State, bad.Outcome.Slowdown, bad.Outcome.Suspect, bad.Outcome.Again = "FAILED", 0,
+	cut.Ending.How.State, cut.Outcome.Slowdown, cut.Ending.Member.Predicted = "CANCELLED", 0, 1.5
+	bad.Ending.How.State, bad.Outcome.Slowdown, bad.Outcome.Suspect, bad.Outcome.Again = "FAILED", 0,
 		"GPU memory was nearly full", true
-	again.Outcome.State, again.Outcome.Slowdown, again.Outcome.Cleared, bad.Outcome.Excused = "FAILED", 0, true, true
+	again.Ending.How.State, again.Outcome.Slowdown, again.Outcome.Cleared, bad.Outcome.Excused = "FAILED", 0, true, true
 	r := Make(&Input{Jobs: []history.Run{cut, bad, again}})
 	near(t, "by guess", r.Hours.ByGuess, 20./60)
 	near(t, "lost", r.Hours.Lost, 0.5)
@@ -128,22 +127,20 @@ func TestRunsThatFailed(t *testing.T) {
 		t.Errorf("%+v: %s", r.Failures, text.String())
 	}
 	unpredicted := cut
-	o := *cut.Outcome
-	o.Predicted = 0
-	unpredicted.Outcome = &o
+	unpredicted.Ending.Member = nil
 	near(t, "nothing was predicted", Make(&Input{Jobs: []history.Run{unpredicted}}).Hours.ByGuess, 0.25)
 }
 
 func TestHarmIsTold(t *testing.T) {
 	slow, dead, lent := ran("1", "ann", 0, 0, 30, "2"), ran("2", "bob", 0, 0, 30, "1"), ran("3", "bob", 0, 0, 90, "1")
 	slow.Outcome.Broken, slow.Outcome.HeldS = true, 20
-	dead.Outcome.State, dead.Outcome.Suspect = "TIMEOUT", "it ran out of its time limit"
-	lent.Outcome.LentS = 1800
-	slow.Outcome.PlainEnd, slow.Outcome.SoloS = slow.Outcome.End.Add(-10*time.Minute), 1200
-	lent.Outcome.PlainEnd = lent.Outcome.End.Add(time.Minute)
+	dead.Ending.How.State, dead.Outcome.Suspect = "TIMEOUT", "it ran out of its time limit"
+	lent.Ending.LentS = 1800
+	slow.Ending.PlainEnd, slow.Outcome.SoloS = slow.End.Add(-10*time.Minute), 1200
+	lent.Ending.PlainEnd = lent.End.Add(time.Minute)
 	// 70 min that would have been 71.
-	lent.Outcome.Submit = lent.Outcome.End.Add(-70 * time.Minute)
-	lent.Outcome.Start = lent.Outcome.Submit
+	lent.Submit = lent.End.Add(-70 * time.Minute)
+	lent.Start = lent.Submit
 	r := Make(&Input{Jobs: []history.Run{slow, dead, lent}})
 	for _, want := range []string{
 		"Harm: 2 jobs (1 timeout, 1 held, 1 late, 1 contract).",
@@ -161,9 +158,9 @@ func TestHarmIsTold(t *testing.T) {
 func TestAdoptedJobsAreToldFromThoseThatAsked(t *testing.T) {
 	one := func(ref, rule string, whole int, waitH, slowdown, savedH float64) history.Run {
 		r := ran(ref, "ann", 0, 60*waitH, 60*waitH+60, []string{"x"}[:1-whole]...)
-		r.WholeGPUs, r.Outcome.Rule, r.Outcome.Slowdown = whole, rule, slowdown
-		r.Outcome.Submit, r.Outcome.Start = at(0), r.Start
-		r.Outcome.PlainEnd = r.End.Add(time.Duration(savedH * float64(time.Hour)))
+		r.WholeGPUs, r.Ending.Member.Rule, r.Outcome.Slowdown = whole, rule, slowdown
+		r.Submit = at(0)
+		r.Ending.PlainEnd = r.End.Add(time.Duration(savedH * float64(time.Hour)))
 		return r
 	}
 	const rule = "partition gpu"
@@ -380,10 +377,10 @@ func TestSumsOfAReceiptAgree(t *testing.T) {
 
 // However many jobs there are, lists have as many lines as are asked for.
 func TestListsAreShort(t *testing.T) {
-	o := &history.Outcome{Ref: "1", Slowdown: 2, Contract: 1.2}
+	j := &history.Run{Ref: "1", Outcome: &history.Outcome{Slowdown: 2, Contract: 1.2}}
 	x := &Replay{Users: make([]Change, 3), Apps: make([]Change, 2), All: Change{Shorter: 1}}
-	r := &Receipt{Jobs: 4, Replay: x, Failures: []*history.Outcome{o, o, o}}
-	r.Contracts.List = []*history.Outcome{o, o, o, o}
+	r := &Receipt{Jobs: 4, Replay: x, Failures: []*history.Run{j, j, j}}
+	r.Contracts.List = []*history.Run{j, j, j, j}
 	var text strings.Builder
 	r.Text(&text, 1)
 	must.Equal(t, regexp.MustCompile(`and \d+ more`).FindAllString(text.String(), -1),

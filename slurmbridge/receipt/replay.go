@@ -335,8 +335,8 @@ func simulated(j *history.Run, t *truth) sim.Arrival {
 		}
 	}
 	s := sim.Arrival{Job: j.Job(), Truth: t.alone(j.Profile, max(1, seconds))}
-	if o := j.Outcome; o != nil && o.LimitS > 0 {
-		s.LimitS = max(o.LimitS, seconds)
+	if limit := j.OwnLimitS(); limit > 0 {
+		s.LimitS = max(limit, seconds)
 	}
 	if perNode, nodes := gpusOf(j), nodesOf(j); perNode*nodes > 1 {
 		s.Foreign, s.PerNode, s.Nodes, s.Profile = true, perNode, nodes, s.Truth

@@ -37,20 +37,20 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 		}
 	}
 	lines(len(r.Failures), func(i int) {
-		o, then := r.Failures[i], ""
-		switch {
+		j, then := r.Failures[i], ""
+		switch o := j.Outcome; {
 		case o.Excused:
 			then = "; run again alone it failed, too"
 		case o.Again:
 			then = "; run again alone"
 		}
-		p("  job %s (%s) failed at %s next to %s: %s%s", o.Ref, o.User, o.End.Local().Format(time.DateTime),
-			strings.Join(o.With, ", "), o.Suspect, then)
+		p("  job %s (%s) failed at %s next to %s: %s%s", j.Ref, j.User, j.End.Local().Format(time.DateTime),
+			strings.Join(j.With(), ", "), j.Outcome.Suspect, then)
 	})
 	lines(len(r.Contracts.List), func(i int) {
-		o := r.Contracts.List[i]
-		p("  job %s (%s): slowed %.2f times, %.2f allowed, %.2f predicted, next to %s", o.Ref, o.User, o.Slowdown, o.Contract,
-			o.Predicted, strings.Join(o.With, ", "))
+		j := r.Contracts.List[i]
+		p("  job %s (%s): slowed %.2f times, %.2f allowed, %.2f predicted, next to %s", j.Ref, j.User, j.Outcome.Slowdown,
+			j.Outcome.Contract, j.Predicted(), strings.Join(j.With(), ", "))
 	})
 	if len(r.Kinds) > 1 {
 		t := newTable(out, "kind", "jobs", "would share", "waited", "slowed", "done earlier by", "harmed")

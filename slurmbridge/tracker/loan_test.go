@@ -77,8 +77,8 @@ func TestEndingOfALentJob(t *testing.T) {
 	gone := at(80*m, job.Running, 70*m)
 	gone.Jobs = nil
 	observe(tr, gone)
-	e := tr.Endings["1"].Ending
-	if e == nil || e.RunS != 2700 || e.DoneS != 1800 || e.LeastS != 900 || e.LimitS != 4200 || e.LentS != 600 {
+	must.Equal(t, len(tr.Left), 1, "runs that are over")
+	if e := tr.Left[0].Ending; e.RunS != 2700 || e.DoneS != 1800 || e.LeastS != 900 || e.LimitS != 4200 || e.LentS != 600 {
 		t.Errorf("%+v", e)
 	}
 	if len(tr.Loans) > 0 {

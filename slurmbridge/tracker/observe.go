@@ -228,15 +228,11 @@ func (o *observer) member(g *job.Group, m *job.Member) {
 }
 
 func (o *observer) ended(g *job.Group, m *job.Member) {
-	was := *m
-	e := o.t.Ending(m.Ref, o.s.At)
-	e.Member, e.Node, e.GPU = &was, g.Node, g.GPU
 	to := job.MemberCancelled
 	if m.Ran() {
 		to = job.MemberEnded
 	}
 	release.Move(g, m, to)
-	was.State = m.State
 	o.event(EventEnded, g, m)
 }
 

@@ -26,12 +26,11 @@ type Tracker struct {
 	// Unmanaged says, by ref, why the bridge leaves a job alone: for example, its owner edited what the bridge had set.
 	Unmanaged map[string]string `json:"unmanaged"`
 	// Done says, by ref, how far each running job has come.
-	Done map[string]*Progress `json:"done"`
+	Done map[string]*history.RunState `json:"done"`
 	// Loans holds what was added to the time limits of jobs, by ref.
 	Loans map[string]*Loan `json:"loans"`
-	// Endings holds what is known of ended jobs until their records come, by ref.
-	Endings map[string]*Ended `json:"endings"`
-	// Left lists the runs that the last poll no longer shows and that a poll before it has shown, in the order of refs.
+	// Left lists the runs that the last poll no longer shows: jobs that polls have shown running, and members that ran
+	// between two polls, in the order of refs.
 	Left []Left `json:"-"`
 	// Faulted holds the GPUs that other jobs still use after their MPS server failed, or after Slurm killed a job there.
 	// No job joins these GPUs. The node restarts a GPU's server after the last job there has ended.
@@ -72,50 +71,11 @@ type Wait struct {
 	Kept       int `json:"kept,omitempty"`
 }
 
-// Progress is how far one running job has come. When the job ends, the outcome of its run is judged by the Ending;
-// LentS is added then.
-type Progress struct {
-	history.Ending
-	UnstartedS float64 // Wait.UnstartedS at the job's start
-	// Node and GPUs are where it runs, as far as Slurm has said so.
-	Node string
-	GPUs []int
-}
-
 // Left is a run that is over.
 type Left struct {
 	Ref      string
-	Node     string
-	GPUs     []int
 	Requeued bool // the job is pending again
-}
-
-// advance adds the time until a poll. A suspended job doesn't run. What a clock that was ahead has added goes again: no
-// job has run for longer than since its start.
-func (p *Progress) advance(at time.Time, runs bool) {
-	dt := at.Sub(p.At).Seconds()
-	if most := at.Sub(p.Start).Seconds(); dt < 0 && p.RunS > most {
-		dt = max(0, most) - p.RunS
-	} else if !runs || dt < 0 {
-		dt = 0
-	}
-	p.RunS += dt
-	p.DoneS = max(0, p.DoneS+dt/max(p.Slow, 1))
-	p.LeastS = max(0, p.LeastS+dt/max(p.Worst, p.Slow, 1))
-	p.At = at
-}
-
-// Ended is a job that has left the queue or was requeued.
-type Ended struct {
-	Gone time.Time // the first poll without the job, or with the job pending again
-	// Ending is how far the job had come; nil = no poll saw it run.
-	Ending *history.Ending `json:",omitempty"`
-	// PlainEnd is when plain Slurm would have ended the job; zero = not known.
-	PlainEnd time.Time `json:",omitzero"`
-	// Member is the job as a member of its group, nil = it had no group; Node and GPU are the group's.
-	Member *job.Member `json:",omitempty"`
-	Node   string      `json:",omitempty"`
-	GPU    int         `json:",omitempty"`
+	Ending   history.Ending
 }
 
 // startupS is how long plain Slurm takes to start the next job on a GPU that has become free, s: seen on 22.05.8 and
@@ -130,9 +90,8 @@ func New() *Tracker {
 		Groups:    map[int64]*job.Group{},
 		Waits:     map[string]*Wait{},
 		Unmanaged: map[string]string{},
-		Done:      map[string]*Progress{},
+		Done:      map[string]*history.RunState{},
 		Loans:     map[string]*Loan{},
-		Endings:   map[string]*Ended{},
 		Faulted:   map[job.GPUAddr]bool{},
 		Limits:    limit.New(),
 		Refusals:  Refusals{all: map[reason]*job.RefusedChanges{}, sent: map[string][]job.Change{}},
@@ -149,16 +108,6 @@ func (t *Tracker) Wait(ref string) *Wait {
 		t.Waits[ref] = w
 	}
 	return w
-}
-
-// Ending returns the entry of an ended job, made when there is none.
-func (t *Tracker) Ending(ref string, at time.Time) *Ended {
-	e := t.Endings[ref]
-	if e == nil {
-		e = &Ended{Gone: at}
-		t.Endings[ref] = e
-	}
-	return e
 }
 
 // GroupIDs returns the groups' numbers in ascending order, so that a plan doesn't depend on the order of a map.
@@ -205,31 +154,10 @@ func (t *Tracker) NewID() int64 {
 	return t.NextID - 1
 }
 
-// recordsComeWithin is how long the bridge waits for the record of an ended job.
-const recordsComeWithin = 2 * time.Hour
-
 // progress updates how far the running jobs have come: the solo work that a job did between two polls is the time
 // between them, divided by the job's slowdown.
 func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job, memberships map[string]Membership) {
-	var ends []schedule.End
-	t.Left = t.Left[:0]
-	for ref, p := range t.Done {
-		j := jobs[ref]
-		if j == nil || j.State == job.Pending {
-			t.Left = append(t.Left, Left{Ref: ref, Node: p.Node, GPUs: p.GPUs, Requeued: j != nil})
-		}
-		switch {
-		case j == nil:
-			took := p.DoneS + max(0, s.At.Sub(p.At).Seconds())/max(p.Slow, 1)
-			ends = append(ends, schedule.End{ID: ref, DoneS: took})
-		case j.State == job.Pending:
-			t.Ending(ref, s.At).Ending = t.ending(ref, p)
-			delete(t.Done, ref)
-		}
-	}
-	slices.SortFunc(t.Left, func(a, b Left) int { return cmp.Compare(a.Ref, b.Ref) })
-	t.ended(ends, s.At)
-	maps.DeleteFunc(t.Endings, func(_ string, e *Ended) bool { return s.At.Sub(e.Gone).Abs() > recordsComeWithin })
+	t.leave(s.At, jobs, memberships)
 	for ref, j := range jobs {
 		if j.State == job.Pending || j.Start.IsZero() {
 			continue
@@ -237,8 +165,9 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job, membership
 		p := t.Done[ref]
 		if p == nil || !p.Start.Equal(j.Start) {
 			ran := max(0, s.At.Sub(j.Start).Seconds())
-			p = new(Progress)
-			p.Start, p.Progress = j.Start, job.Progress{At: s.At, RunS: ran, DoneS: ran, LeastS: ran, Slow: 1, Worst: 1}
+			p = &history.RunState{
+				Start: j.Start, Progress: job.Progress{At: s.At, RunS: ran, DoneS: ran, LeastS: ran, Slow: 1, Worst: 1},
+			}
 			if m := memberships[ref].Member; m != nil && m.Predicted > 1 { // maybe another bridge has seen it share until now
 				p.Slow, p.Worst = m.Predicted, max(m.Predicted, 2)
 				p.DoneS, p.LeastS = ran/p.Slow, ran/p.Worst
@@ -251,24 +180,52 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job, membership
 		if len(j.GPUs) > 0 {
 			p.Node, p.GPUs = j.Nodes, j.GPUs
 		}
-		p.advance(s.At, j.State == job.Running)
+		p.Advance(s.At, j.State == job.Running)
 		p.Suspended = p.Suspended || j.State == job.Suspended
-		p.LimitS, p.Deadline, p.Submit = j.TimeLimit.Seconds(), j.Deadline, j.Submit
+		p.LimitS, p.Deadline = j.TimeLimit.Seconds(), j.Deadline
 	}
 }
 
-// ended notes jobs that have left the queue, with their ends on plain Slurm. Slurm may have left a job that the bridge
-// doesn't manage pending next to idle GPUs: for cores, for licences, or until its next pass. Plain Slurm would have
-// done that, too, so the time is added.
-func (t *Tracker) ended(ends []schedule.End, at time.Time) {
-	slices.SortFunc(ends, func(a, b schedule.End) int { return cmp.Compare(a.ID, b.ID) }) // not in the order of a map
-	for i, endS := range t.Plain.Ended(Seconds(at), ends...) {
-		ref := ends[i].ID
-		p, e := t.Done[ref], t.Ending(ref, at)
-		if e.Ending = t.ending(ref, p); endS > 0 {
-			e.PlainEnd = Time(endS + p.UnstartedS)
+// leave lists the runs that are over, with how far they had come and, of jobs that have left the queue, with their ends
+// on plain Slurm. Slurm may have left a job that the bridge doesn't manage pending next to idle GPUs: for cores, for
+// licences, or until its next pass. Plain Slurm would have done that, too, so the time is added. A run that was
+// suspended took longer than its work does: its plain end says nothing.
+func (t *Tracker) leave(at time.Time, jobs map[string]*job.Job, memberships map[string]Membership) {
+	t.Left = t.Left[:0]
+	for _, ref := range slices.Sorted(maps.Keys(t.Done)) { // not in the order of a map
+		if j := jobs[ref]; j == nil || j.State == job.Pending {
+			left := Left{Ref: ref, Requeued: j != nil, Ending: history.Ending{RunState: *t.Done[ref]}}
+			if l := t.Loans[ref]; l != nil {
+				left.Ending.LentS = l.Lent().Seconds()
+			}
+			t.Left = append(t.Left, left)
+			delete(t.Done, ref)
 		}
-		delete(t.Done, ref)
+	}
+	var ends []schedule.End
+	var gone []*history.Ending
+	for i := range t.Left {
+		l := &t.Left[i]
+		if !l.Requeued {
+			took := l.Ending.DoneS + max(0, at.Sub(l.Ending.At).Seconds())/max(l.Ending.Slow, 1)
+			ends, gone = append(ends, schedule.End{ID: l.Ref, DoneS: took}), append(gone, &l.Ending)
+		}
+	}
+	for i, endS := range t.Plain.Ended(Seconds(at), ends...) {
+		if endS > 0 && !gone[i].Suspended {
+			gone[i].PlainEnd = Time(endS + gone[i].UnstartedS)
+		}
+	}
+	for ref, m := range memberships {
+		i, ran := slices.BinarySearchFunc(t.Left, ref, func(l Left, ref string) int { return cmp.Compare(l.Ref, ref) })
+		if !ran && jobs[ref] == nil {
+			t.Left = slices.Insert(t.Left, i, Left{Ref: ref})
+			ran = true
+		}
+		if ran {
+			member := *m.Member
+			t.Left[i].Ending.Member = &member
+		}
 	}
 }
 
@@ -289,15 +246,6 @@ func Time(s float64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMilli(int64(s * 1000))
-}
-
-// ending is how far an ended job had come, and what it was lent.
-func (t *Tracker) ending(ref string, p *Progress) *history.Ending {
-	e := p.Ending
-	if l := t.Loans[ref]; l != nil {
-		e.LentS = l.Lent().Seconds()
-	}
-	return &e
 }
 
 // Awaited returns a function that reports whether other jobs depend on the end of a job.

@@ -4,28 +4,32 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 )
 
-// Tell describes a run in five lines: how it ended, what it used, its co-runners, and the time that sharing cost and
+// Tell is one judged run in five lines: how it ended, what it used, with whom it shared, what that cost and what it
 // saved.
-func Tell(o *history.Told) []string {
+func Tell(r *history.Run) []string {
+	f := r.Footprint()
 	return []string{
-		howEnded(o), "  used    " + used(o), "  shared  " + shared(o), "  cost    " + cost(o), "  saved   " + gain(o),
+		ended(r, &f),
+		"  used    " + used(r, &f),
+		"  shared  " + shared(r),
+		"  cost    " + cost(r),
+		"  saved   " + gain(r, &f),
 	}
 }
 
-func howEnded(o *history.Told) string {
+func ended(r *history.Run, f *history.Footprint) string {
 	held := ""
-	if o.Used.GPUs > 0 {
-		held = ", with " + GPUs(o.Used.GPUs)
+	if f.GPUs > 0 {
+		held = ", with " + GPUs(f.GPUs)
 	}
-	how := cmp.Or(strings.ToLower(o.State), "ended")
-	return fmt.Sprintf("job %s %s after %s on %s%s", o.Ref, how, duration(runTime(o).Seconds()), o.Node, held)
+	how := cmp.Or(strings.ToLower(r.State()), "ended")
+	return fmt.Sprintf("job %s %s after %s on %s%s", r.Ref, how, duration(r.DurationS()), r.Node, held)
 }
 
 // GPUs words a number of GPUs, or a part of one.
@@ -39,18 +43,18 @@ func GPUs(n float64) string {
 	return fmt.Sprintf("%.0f %% of a GPU", 100*n)
 }
 
-func used(o *history.Told) string {
-	u := o.Used.Use
+func used(r *history.Run, f *history.Footprint) string {
+	u := r.Use
 	if u == nil {
 		return "unknown: no agent on its nodes saw it"
 	}
 	var parts []string
 	if u.KnownS > 0 {
 		text := fmt.Sprintf("it computed %.0f %% of the time", 100*u.ComputedS/u.KnownS)
-		if gpus := o.Used.GPUs; gpus > 0 && gpus < 1 {
+		if gpus := f.GPUs; gpus > 0 && gpus < 1 {
 			text += fmt.Sprintf(", %.0f %% of its part of the GPU", 100*min(1, u.ComputedS/u.KnownS/gpus))
 		}
-		if all := runTime(o).Seconds(); u.KnownS < 0.95*all {
+		if all := r.DurationS(); u.KnownS < 0.95*all {
 			text += fmt.Sprintf(" (seen for %.0f %% of it)", 100*u.KnownS/all)
 		}
 		parts = append(parts, text)
@@ -66,26 +70,29 @@ func used(o *history.Told) string {
 	return strings.Join(parts, ", ")
 }
 
-func shared(o *history.Told) string {
-	if !o.Shared() {
+func shared(r *history.Run) string {
+	if !r.Shared() {
 		return "with nobody"
 	}
-	others := slices.Clone(o.With)
-	for i := range others[:min(len(others), len(o.Others))] {
-		others[i] += fmt.Sprintf(" (%s)", strings.TrimPrefix(o.Others[i].App+" of "+o.Others[i].Owner, " "))
+	with := r.With()
+	for i := range with {
+		if c := &r.CoRunners[i]; c.App+c.Owner != "" {
+			with[i] += fmt.Sprintf(" (%s)", strings.TrimPrefix(c.App+" of "+c.Owner, " "))
+		}
 	}
-	text := "with " + strings.Join(others, ", ")
-	if u := o.Used.Use; u != nil && u.SharedS > 0 {
+	text := "with " + strings.Join(with, ", ")
+	if u := r.Use; u != nil && u.SharedS > 0 {
 		text += ", for " + duration(u.SharedS).String()
 	}
 	return text
 }
 
-func cost(o *history.Told) string {
-	lost := runTime(o).Seconds() * (1 - 1/o.Slowdown)
+func cost(r *history.Run) string {
+	o := r.Outcome
+	lost := r.DurationS() * (1 - 1/o.Slowdown)
 	text := ""
 	switch {
-	case !o.Shared():
+	case !r.Shared():
 		return "nothing"
 	case !(o.Slowdown > 0):
 		text = "it isn't known how long it would have taken alone"
@@ -94,8 +101,8 @@ func cost(o *history.Told) string {
 	default:
 		text = fmt.Sprintf("%s: it took %.2f times its time alone", duration(lost), o.Slowdown)
 	}
-	if o.Slowdown > 0 && o.Predicted > 0 {
-		text += fmt.Sprintf(", %.2f predicted", o.Predicted)
+	if predicted := r.Predicted(); o.Slowdown > 0 && predicted > 0 {
+		text += fmt.Sprintf(", %.2f predicted", predicted)
 	}
 	switch {
 	case o.Broken:
@@ -106,13 +113,14 @@ func cost(o *history.Told) string {
 	return text
 }
 
-func gain(o *history.Told) string {
-	end := o.PlainEnd.Local().Format(time.DateTime)
-	saved := o.PlainEnd.Sub(o.End).Seconds()
+func gain(r *history.Run, f *history.Footprint) string {
+	plainEnd := r.Ending.PlainEnd
+	end := plainEnd.Local().Format(time.DateTime)
+	saved := plainEnd.Sub(r.End).Seconds()
 	switch {
-	case o.PlainEnd.IsZero():
+	case plainEnd.IsZero():
 		return "it isn't known when plain Slurm would have ended it"
-	case !o.Used.Timed:
+	case !f.Timed:
 		return "it can't be compared: plain Slurm would have ended it at " + end
 	case math.Abs(saved) < 0.5:
 		return "nothing: plain Slurm would have ended it at the same time"
@@ -122,8 +130,6 @@ func gain(o *history.Told) string {
 		return fmt.Sprintf("nothing: plain Slurm would have ended it %s earlier, at %s", duration(-saved), end)
 	}
 }
-
-func runTime(o *history.Told) time.Duration { return o.End.Sub(o.Start) }
 
 // duration rounds a time to seconds, or below one second to tenths, at least 100 ms.
 func duration(seconds float64) time.Duration {

@@ -102,15 +102,15 @@ const idleKnown = 15 * time.Minute
 var errOldPoll = errors.New("it isn't known which jobs do nothing now")
 
 // reported returns the runs that ended lately and whose owners want a report.
-func reported(ctx context.Context, h *history.History, now time.Time) (out []history.Told, err error) {
+func reported(ctx context.Context, h *history.History, now time.Time) (out []history.Run, err error) {
 	of := history.Filter{From: now.Add(-mail.RunsFor), Judged: true, Reports: true, Latest: 1000}
 	for r, err := range h.Runs(ctx, of) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, r.Told())
+		out = append(out, r)
 	}
-	slices.SortStableFunc(out, func(a, b history.Told) int { return a.End.Compare(b.End) })
+	slices.SortStableFunc(out, func(a, b history.Run) int { return a.End.Compare(b.End) })
 	return out, nil
 }
 

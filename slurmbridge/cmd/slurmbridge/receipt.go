@@ -190,7 +190,7 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 		if err != nil {
 			return nil, err
 		}
-		r.Outcome.Teach(beliefs)
+		r.Teach(beliefs)
 	}
 	policies, err := newPolicies(cfg, beliefs, log)
 	if err != nil {

@@ -29,6 +29,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 // TestMain turns the test binary into slurmbridge itself where it is called as that, in scripts, and where tests run it
@@ -187,6 +188,14 @@ func writeHistory(t must.T, st *store.Store, mode job.Mode) {
 	}}}
 	second.Explanations = map[string]*job.Explanation{"3": {KeptOut: []rlcore.Refusal{rlcore.RefusedMemory}}}
 	for _, st := range []*job.Status{first, second, poll(80, on("3", 70)), poll(140)} {
+		var left []tracker.Left
+		if st.Snap.At.Equal(at(80)) {
+			for _, ref := range []string{"1", "2"} {
+				e := history.Ending{RunState: history.RunState{Start: at(0)}, Member: &job.Member{Predicted: 1.1}}
+				left = append(left, tracker.Left{Ref: ref, Ending: e})
+			}
+		}
+		must.OK(t, j.RecordRuns(ctx, st, left))
 		must.OK(t, j.RecordPoll(ctx, st))
 	}
 	for i, span := range [][2]int{{0, 70}, {0, 66}, {70, 130}} {
@@ -195,15 +204,13 @@ func writeHistory(t must.T, st *store.Store, mode job.Mode) {
 			GPUs: []gpuprof.GPU{{UUID: "GPU-1", MemMiB: 12196}}, Shared: true,
 		}
 		must.Get(st.AddRecord(ctx, r, "md"))(t)
-		o := &history.Outcome{
-			Run: int64(i + 1), Ref: fmt.Sprint(i + 1), User: "ann", App: "md", State: "COMPLETED",
-			End: r.End, SoloS: 3600, Slowdown: float64(span[1]-span[0]) / 60,
-		}
+		run := must.Get(past(st).Unjudged(ctx))(t)[0]
+		run.Ending.How.State = "COMPLETED"
+		run.Outcome = &history.Outcome{SoloS: 3600, Slowdown: float64(span[1]-span[0]) / 60}
 		if i < 2 {
-			o.With, o.Predicted, o.Contract = []string{fmt.Sprint(2 - i)}, 1.1, 1.2
+			run.CoRunners, run.Outcome.Contract = []history.CoRunner{{Ref: fmt.Sprint(2 - i)}}, 1.2
 		}
-		must.OK(t, past(st).Fit(ctx))
-		must.OK(t, past(st).Store(ctx, o))
+		must.OK(t, past(st).Store(ctx, &run))
 	}
 }
 
@@ -213,14 +220,11 @@ func writeRun(t must.T, st *store.Store, ref string, record int64, terms job.Ter
 	start, end := time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)
 	r := history.Run{
 		ID: record, Ref: ref, User: "ann", Mode: job.Active, Start: start, End: end, Node: "n1", GPUs: []int{0}, Shares: 50,
-		Terms: terms,
+		Terms: terms, CoRunners: []history.CoRunner{{Ref: "8", App: "secret", Owner: "bob"}}, Outcome: &history.Outcome{},
+		Ending: history.Ending{How: job.Description{State: "COMPLETED"}},
 	}
-	o := history.Outcome{
-		Run: record, Ref: ref, User: "ann", Node: "n1", State: "COMPLETED", Start: start, End: end, With: []string{"8"},
-		Others: []rlcore.Identity{{App: "secret", Owner: "bob"}},
-	}
-	must.Get(st.DB().ExecContext(context.Background(), `INSERT INTO run (ref, ended, record, detail, outcome)
-		VALUES (?, ?, ?, ?, ?)`, ref, end.UnixMilli(), record, database.JSON(&r), database.JSON(&o)))(t)
+	must.Get(st.DB().ExecContext(context.Background(), `INSERT INTO run (ref, ended, record, judged, detail)
+		VALUES (?, ?, ?, 1, ?)`, ref, end.UnixMilli(), record, database.JSON(&r)))(t)
 }
 
 // A training that is interrupted writes what was learned up to then.

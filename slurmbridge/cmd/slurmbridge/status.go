@@ -303,7 +303,7 @@ it with the values before. --json has all of it.`,
 // summary says in one sentence how it is with a job, "" = its outcomes say so.
 func summary(ref string, story *journal.Story) string {
 	if story.Waits == nil && story.State == "" {
-		if len(story.Outcomes) > 0 || len(story.Groups) == 0 && story.Note == nil {
+		if len(story.Runs) > 0 || len(story.Groups) == 0 && story.Note == nil {
 			return ""
 		}
 		return "Job " + ref + " has ended, or was cancelled. What it used is known once its node's record has come."
@@ -328,7 +328,7 @@ func summary(ref string, story *journal.Story) string {
 		case story.Unmanaged != "":
 			return "Job " + ref + " waits for its turn in Slurm's queue, like a job of a whole GPU."
 		}
-		if len(story.Outcomes) > 0 || story.Note == nil {
+		if len(story.Runs) > 0 || story.Note == nil {
 			return ""
 		}
 	}
@@ -352,13 +352,13 @@ func (s *shared) printWhy(ref string, story *journal.Story, verbose bool) {
 		if story.Unmanaged != "" {
 			s.printf("  left to Slurm: %s\n", story.Unmanaged)
 		}
-		if n := len(story.Changes); text == "" && len(story.Outcomes) == 0 && n > 0 {
+		if n := len(story.Changes); text == "" && len(story.Runs) == 0 && n > 0 {
 			s.printf("Job %s was left alone at %s, after %s\n", ref, story.Changes[n-1].At.Local().Format(time.DateTime),
 				story.Changes[n-1].Change)
 		}
 	}
-	for i := range story.Outcomes {
-		s.printOutcome(&story.Outcomes[i])
+	for i := range story.Runs {
+		s.printRun(&story.Runs[i])
 	}
 	if !verbose {
 		return
@@ -489,13 +489,14 @@ func (s *shared) printGroup(ref string, g *job.Group) {
 	s.printf("group %d, %s: %s %s%s\n", g.ID, g.Decided.Local().Format(time.DateTime), sharing, g.Where(), own)
 }
 
-func (s *shared) printOutcome(o *history.Told) {
-	s.printf("%s\n", strings.Join(usage.Tell(o), "\n"))
+func (s *shared) printRun(r *history.Run) {
+	o := r.Outcome
+	s.printf("%s\n", strings.Join(usage.Tell(r), "\n"))
 	if o.Suspect != "" {
 		s.printf("  sharing may be the reason: %s", o.Suspect)
 		if o.Again {
 			s.printf("; it was run again, alone")
-		} else if !o.Ours && history.Failed(o.State) {
+		} else if !o.Ours && history.Failed(r.State()) {
 			s.printf("; --comment=share:retry has such jobs run again, alone")
 		}
 		s.printf("\n")
@@ -506,13 +507,13 @@ func (s *shared) printOutcome(o *history.Told) {
 	if o.NoMPS {
 		s.printf("  its application doesn't share from now on: it fails under MPS, and ends well without\n")
 	}
-	if o.LentS > 0 {
-		s.printf("  its time limit was raised by %s because sharing had slowed it\n", seconds(o.LentS))
+	if lent := r.Ending.LentS; lent > 0 {
+		s.printf("  its time limit was raised by %s because sharing had slowed it\n", seconds(lent))
 	}
 	if o.HeldS > 0 {
 		s.printf("  the bridge kept it waiting %s longer than it may\n", seconds(o.HeldS))
 	}
-	for _, kind := range o.Harm() {
+	for _, kind := range r.Harm() {
 		s.printf("  worse off than on plain Slurm: %s\n", kind)
 	}
 	if o.Cleared {

@@ -51,6 +51,7 @@ func ran(t *testing.T, j *journal.Journal, start, seen, gone time.Time) {
 		Start: start, Nodes: "n1", GPUs: []int{0}, Request: job.GPURequest{Kind: job.WholeGPU, Count: 1},
 	}
 	for _, snap := range []*job.Snapshot{{At: seen, Jobs: []job.Job{x}}, {At: gone}} {
+		must.OK(t, j.RecordRuns(t.Context(), &job.Status{Mode: job.Shadow, Snap: snap}, nil))
 		must.OK(t, j.RecordPoll(t.Context(), &job.Status{Mode: job.Shadow, Snap: snap}))
 	}
 }
