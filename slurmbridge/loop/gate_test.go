@@ -70,7 +70,7 @@ func TestSlurmThatIsNotUnderstood(t *testing.T) {
 			if m.misread = nil; wrong {
 				m.misread = []job.Misread{{
 					Field: "squeue's oversubscribe", Says: "NO",
-					Truth: "the gate doesn't keep others off its node",
+					Truth: "the gate doesn't keep other jobs off its node",
 				}}
 			}
 		}, `squeue's oversubscribe says "NO"`},

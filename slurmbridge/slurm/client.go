@@ -1,5 +1,5 @@
-// Package slurm is the only one that runs Slurm's commands. Client polls the queue and the nodes, changes jobs and
-// keeps the gate; package text reads what the commands print.
+// Package slurm runs Slurm's commands; no other package does. Client polls the queue and the nodes, changes jobs and
+// keeps the gate; package text parses the commands' output.
 package slurm
 
 import (
@@ -22,49 +22,41 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// Client is a cluster seen through its commands. Its fields are set before the first call and not changed any more; its
-// methods may be called by several goroutines.
+// Client talks to a cluster through Slurm's commands. Set the fields before the first call and don't change them later;
+// several goroutines may call its methods.
 type Client struct {
-	// Conf is the path of slurm.conf, "" = where Slurm looks by itself.
-	Conf string
-	// Bin is the folder of Slurm's commands, "" = found by PATH.
-	Bin string
-	// Prefix is put before every command, e.g. "chroot", "/srv/trixie"; the commands are then not looked up here.
-	Prefix []string
-	// Timeout ends a command that has no answer. Default 10 s.
-	Timeout time.Duration
-	// Name is this daemon's, which its gate carries; "" = it has none.
-	Name string
-	// GPULimits: accounting's limits on whole GPUs are read.
-	GPULimits bool
+	Conf      string        // the path of slurm.conf, "" = Slurm's default
+	Bin       string        // the folder of Slurm's commands, "" = found by PATH
+	Prefix    []string      // put before every command, e.g. "chroot", "/srv/trixie"; PATH is then not searched
+	Timeout   time.Duration // for one command. Default 10 s
+	Name      string        // this daemon's name, in its gate's comment
+	GPULimits bool          // read accounting's limits on whole GPUs
 	// Observe is called after every command; nil = no call.
 	Observe func(command string, took time.Duration, err error)
-	// Now is the clock. Default time.Now.
-	Now func() time.Time
+	Now     func() time.Time // default time.Now
 
 	bin string // the folder of the commands
 
 	config cached[map[string]string]
 	parts  cached[[]text.Partition]
 	limits cached[[]job.GPULimit]
-	qos    cached[map[string][]string] // which QOSes each preempts
+	qos    cached[map[string][]string] // the QOSes that each QOS preempts
 
-	poll   sync.Mutex // one poll at a time: they share what follows
+	poll   sync.Mutex // guards the fields below
 	parser text.QueueParser
 	buf    bytes.Buffer
-	jobs   int // of the last poll, for the size of the next
+	jobs   int // the number of jobs in the last poll, to size the next
 	shown  map[subject]shown
 }
 
-// shown is what scontrol shows of a job and squeue doesn't: the GPUs of one that runs, and whether the memory of one
-// that waits is per CPU.
+// shown are facts about a job that scontrol shows and squeue doesn't.
 type shown struct {
-	gpus   map[string][]int // by node, nil = not known
-	perCPU bool
+	gpus   map[string][]int // a running job's GPUs by node, nil = unknown
+	perCPU bool             // a pending job's memory is per CPU
 }
 
-// subject is what scontrol's answer about a job is true of: a running job's start, or a waiting job's size. If it
-// changes, scontrol is called again.
+// subject identifies a job in a state for which shown holds: a running job with its start, or a pending job with its
+// size. If the subject changes, scontrol is called again.
 type subject struct {
 	job     int64
 	started int64
@@ -74,8 +66,8 @@ type subject struct {
 
 var _ job.Slurm = (*Client)(nil)
 
-// Open finds the folder of Slurm's commands; a site may have a squeue of its own in another one. It runs none of the
-// commands. A cluster without accounting may lack sacctmgr.
+// Open finds the folder that has all of Slurm's commands, since a site may have its own squeue in another folder. It
+// runs no command. sacctmgr may be missing: a cluster may have no accounting.
 func (c *Client) Open() error {
 	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
 	if c.Now == nil {
@@ -104,12 +96,12 @@ func (c *Client) Open() error {
 		missing = cmp.Or(missing, err)
 	}
 	if c.Bin == "" {
-		return errors.New("find squeue, scontrol, sbatch and scancel: no folder of PATH has all of them (bin_dir names one)")
+		return errors.New("find squeue, scontrol, sbatch and scancel: no folder in PATH has all of them; set bin_dir")
 	}
 	return fmt.Errorf("find Slurm's commands: %w", missing)
 }
 
-// cached is a value that is read again when it is old. One that can't be read is as it was.
+// cached is a value that is read again when it is old. If reading fails, the old value stays.
 type cached[T any] struct {
 	mu sync.Mutex
 	at time.Time
@@ -129,8 +121,8 @@ func (k *cached[T]) get(now time.Time, every time.Duration, ask func() (T, error
 	return k.v, err
 }
 
-// Poll implements job.Slurm. Where the gate is misread the partitions' settings may have changed since they were read:
-// it polls once more with what they are now.
+// Poll implements job.Slurm. If the gate is misread, settings of partitions may have changed since they were read: Poll
+// then reads them again and polls once more.
 func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	c.poll.Lock()
 	defer c.poll.Unlock()
@@ -143,7 +135,7 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	return c.pollOnce(ctx)
 }
 
-// pollOnce reads queue and nodes, at the same time.
+// pollOnce reads queue and nodes concurrently.
 func (c *Client) pollOnce(ctx context.Context) (*job.Snapshot, error) {
 	config, err := c.Config(ctx)
 	if err != nil {
@@ -176,7 +168,7 @@ func (c *Client) pollOnce(ctx context.Context) (*job.Snapshot, error) {
 	if !text.RewritesTypes(snap.Release) {
 		for i := range snap.Jobs {
 			if j := &snap.Jobs[i]; j.Request.Kind == job.SharedGPU {
-				j.Request = text.WholeGPUs(j.Request) // it can't be rewritten any more
+				j.Request = text.WholeGPUs(j.Request) // this release can't rewrite the request
 			}
 		}
 	}
@@ -194,8 +186,8 @@ func (c *Client) pollOnce(ctx context.Context) (*job.Snapshot, error) {
 	return snap, nil
 }
 
-// Jobs implements job.Slurm. squeue lists the named jobs only, or the whole queue if they are more than maxRefs. It
-// loads the slurmctld like a poll unless a single job is named (squeue's opts.c, 22.05 to 26.05).
+// Jobs implements job.Slurm. squeue lists the named jobs only, or the whole queue if more than maxRefs are named. With
+// more than one name it loads slurmctld like a poll (squeue's opts.c, 22.05 to 26.05).
 func (c *Client) Jobs(ctx context.Context, refs []string) ([]job.Job, error) {
 	if err := checkRefs("read", refs...); err != nil || len(refs) == 0 {
 		return nil, err
@@ -212,15 +204,15 @@ func (c *Client) Jobs(ctx context.Context, refs []string) ([]job.Job, error) {
 	}
 	jobs, _, err := c.queue(ctx, config, only)
 	if errors.Is(err, job.ErrNoJob) {
-		return nil, nil // all of them are gone
+		return nil, nil // all of the jobs are gone
 	}
 	return jobs, err
 }
 
-// queue reads the queue, with further arguments of squeue's.
-func (c *Client) queue(ctx context.Context, config map[string]string, further []string) ([]job.Job, []job.GateState,
-	error,
-) {
+// queue reads the queue. extra are more arguments for squeue.
+func (c *Client) queue(
+	ctx context.Context, config map[string]string, extra []string,
+) ([]job.Job, []job.GateState, error) {
 	owners := gateOwners(config)
 	c.parser.Release = config["SLURM_VERSION"]
 	c.parser.Ours = func(uid uint32) bool { return owners[uid] }
@@ -228,7 +220,7 @@ func (c *Client) queue(ctx context.Context, config map[string]string, further []
 		nonce := text.NewNonce()
 		out, stderr, err := c.run(ctx, command{
 			prog: "squeue", out: &c.buf, mark: nonce,
-			args: append([]string{"--noheader", "--all", "--array", "--noconvert", "--local", "--sort=-p"}, further...),
+			args: append([]string{"--noheader", "--all", "--array", "--noconvert", "--local", "--sort=-p"}, extra...),
 			env:  []string{"SQUEUE_FORMAT2=" + c.parser.Format(nonce)},
 		})
 		if err != nil {
@@ -242,13 +234,13 @@ func (c *Client) queue(ctx context.Context, config map[string]string, further []
 		if err != nil && stderr != "" {
 			err = fmt.Errorf("%w (%s)", err, text.OneLine(stderr))
 		}
-		c.jobs = max(len(jobs), c.jobs/2) // a few jobs that are read again say nothing of the next poll
+		c.jobs = max(len(jobs), c.jobs/2) // Jobs may read only a few, so the size shrinks slowly
 		return jobs, gates, err
 	}
 }
 
-// gateOwners are the users that may own the gate: SlurmUser, root, and the user that the bridge
-// runs as. Another user's job is not the gate, even with its name.
+// gateOwners returns the users that may own the gate: SlurmUser, root, and the user that the bridge runs as. Another
+// user's job is not the gate, even with the gate's name.
 func gateOwners(config map[string]string) map[uint32]bool {
 	owners := map[uint32]bool{0: true, uint32(os.Geteuid()): true}
 	if _, uid, ok := text.User(config["SlurmUser"]); ok {
@@ -257,8 +249,7 @@ func gateOwners(config map[string]string) map[uint32]bool {
 	return owners
 }
 
-// exclude fills in the nodes that pending jobs exclude, by a second squeue, where the first one's rows don't have them
-// (22.05).
+// exclude fills in the nodes that pending jobs exclude. On 22.05 they need a second squeue with another format.
 func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
 	var excluded map[int64]string
 	for i := range snap.Jobs {
@@ -275,14 +266,17 @@ func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
 			}
 			excluded = text.ParseExcluded(out)
 		}
-		if j.ExcNodes = excluded[j.ID]; j.ExcNodes == text.ExcludesTooMuch {
-			j.ExcNodes, j.TooLong = "", true
+		j.ExcNodes = excluded[j.ID]
+		if j.ExcNodes == text.ExcludesTooMuch {
+			j.ExcNodes = ""
+			j.TooLong = true
 		}
 	}
 	return nil
 }
 
-// throttle fills in how many tasks of their arrays may run at a time. squeue shows it in the one row of an array alone.
+// throttle fills in how many tasks of each array may run at a time. squeue shows this only without --array, in the one
+// row of an array.
 func (c *Client) throttle(ctx context.Context, snap *job.Snapshot) error {
 	waits := func(j job.Job) bool { return j.ArrayID != 0 && j.State == job.Pending && j.Dependency.List != nil }
 	if !slices.ContainsFunc(snap.Jobs, waits) {
@@ -298,21 +292,21 @@ func (c *Client) throttle(ctx context.Context, snap *job.Snapshot) error {
 	return err
 }
 
-// mostAsked bounds the pending jobs for which one poll reads whether their memory is per CPU.
+// mostAsked bounds the pending jobs about which one poll calls scontrol.
 const mostAsked = 500
 
-// details fills in what squeue doesn't show: the GPUs of running jobs, and which pending jobs have memory per CPU,
-// which grows if Slurm allocates more CPUs than they request. One scontrol shows all new jobs, and a second one those
-// whose owners have written lines like Slurm's. A job's own lines are right for each node and each kind of request on
-// 22.05 to 26.05; a node's GresUsed counts GPUs in place of shares up to 23.02 and names no job. On a node with one
-// GPU it is that one, and until it is known a job's memory counts as per CPU, which is more.
+// details fills in what squeue doesn't show: the GPUs of running jobs, and which pending jobs have memory per CPU: it
+// grows if Slurm allocates more CPUs than they request. One scontrol shows all new jobs. A second one shows again the
+// jobs with lines that look like Slurm's but may be a user's. scontrol's lines of a job are right for each node and
+// each kind of request on 22.05 to 26.05; a node's GresUsed counts GPUs instead of shares up to 23.02 and names no job.
+// A job on a node with one GPU needs no scontrol. Until scontrol has answered, memory counts as per CPU, which is more.
 func (c *Client) details(ctx context.Context, snap *job.Snapshot, params string) error {
 	gpus := make(map[string]int, len(snap.Nodes))
 	for i := range snap.Nodes {
 		gpus[snap.Nodes[i].Name] = snap.Nodes[i].GPUs
 	}
 	grows := growing(snap.Nodes, params)
-	subjectOf := func(j *job.Job) (of subject, is bool) {
+	subjectOf := func(j *job.Job) (s subject, needed bool) {
 		if j.State != job.Pending {
 			return subject{job: j.ID, started: j.Start.Unix()}, j.NumNodes > 1 || gpus[j.Nodes] > 1
 		}
@@ -323,15 +317,16 @@ func (c *Client) details(ctx context.Context, snap *job.Snapshot, params string)
 	var asked []*job.Job
 	for i := range snap.Jobs {
 		j := &snap.Jobs[i]
-		of, is := subjectOf(j)
-		if _, done := all[of]; !is || done { // it may be another task of its array
+		of, needed := subjectOf(j)
+		if _, done := all[of]; !needed || done { // tasks of an array may have one subject
 			continue
 		}
 		s, known := c.shown[of]
 		if !known && j.State == job.Pending && len(asked) >= mostAsked {
 			continue
 		}
-		if all[of] = s; !known {
+		all[of] = s
+		if !known {
 			asked = append(asked, j)
 		}
 	}
@@ -341,19 +336,21 @@ func (c *Client) details(ctx context.Context, snap *job.Snapshot, params string)
 	for i, j := range asked {
 		of, _ := subjectOf(j)
 		if i >= len(answers) {
-			delete(all, of) // the next poll tries it again
+			delete(all, of) // the next poll tries again
 			continue
 		}
 		where, ok := text.ParseDetail(answers[i], nil, j.Nodes)
 		if !ok && j.State != job.Pending {
-			unclear, detail = append(unclear, j), append(detail, answers[i])
+			unclear = append(unclear, j)
+			detail = append(detail, answers[i])
 		}
 		all[of] = shown{where, text.MemPerCPU(answers[i])}
 	}
 	plain, errPlain := c.showJobs(ctx, unclear, "--all")
 	for i, j := range unclear {
 		of, _ := subjectOf(j)
-		if delete(all, of); i >= len(plain) {
+		delete(all, of)
+		if i >= len(plain) {
 			continue
 		}
 		if where, ok := text.ParseDetail(detail[i], plain[i], j.Nodes); ok {
@@ -363,14 +360,14 @@ func (c *Client) details(ctx context.Context, snap *job.Snapshot, params string)
 	c.shown = all
 	for i := range snap.Jobs {
 		j := &snap.Jobs[i]
-		of, is := subjectOf(j)
+		of, needed := subjectOf(j)
 		s, known := all[of]
 		switch {
 		case j.State == job.Pending:
-			j.MemPerCPU = is && (s.perCPU || !known)
-		case is && j.NumNodes > 1:
+			j.MemPerCPU = needed && (s.perCPU || !known)
+		case needed && j.NumNodes > 1:
 			j.ByNode = s.gpus
-		case is:
+		case needed:
 			j.GPUs = s.gpus[j.Nodes]
 		case gpus[j.Nodes] == 1:
 			j.GPUs = []int{0}
@@ -379,24 +376,24 @@ func (c *Client) details(ctx context.Context, snap *job.Snapshot, params string)
 	return errors.Join(err, errPlain)
 }
 
-// growing reports whether a node may allocate more than so many CPUs to a job that requests these, and memory with
-// them.
+// growing returns a function that reports whether some node allocates more CPUs to a job than it requests, and memory
+// with them.
 func growing(nodes []job.Node, params string) func(cpus int) bool {
-	sizes := map[int]bool{}
+	grows := map[int]bool{}
 	return func(cpus int) bool {
-		is, seen := sizes[cpus]
+		g, seen := grows[cpus]
 		if !seen {
-			// With these it depends on the number of CPUs requested.
-			is = !text.HasOption(params, "CR_CPU") && !text.HasOption(params, "CR_CPU_MEMORY") &&
+			// With CR_CPU and CR_CPU_MEMORY memory follows the CPUs requested.
+			g = !text.HasOption(params, "CR_CPU") && !text.HasOption(params, "CR_CPU_MEMORY") &&
 				slices.ContainsFunc(nodes, func(n job.Node) bool { return n.CPUsPerAlloc > 1 && n.Allocates(cpus) > cpus })
-			sizes[cpus] = is
+			grows[cpus] = g
 		}
-		return is
+		return g
 	}
 }
 
-// showJobs returns scontrol's output on the first jobs, as many as it answered for. It takes commands from its standard
-// input, and a mark that no user knows separates the answers.
+// showJobs returns scontrol's answers about jobs, in their order; if scontrol ends early, there are fewer. scontrol
+// reads commands from its standard input; a mark that users can't know separates the answers.
 func (c *Client) showJobs(ctx context.Context, jobs []*job.Job, args ...string) ([][]byte, error) {
 	if len(jobs) == 0 {
 		return nil, nil
@@ -406,10 +403,7 @@ func (c *Client) showJobs(ctx context.Context, jobs []*job.Job, args ...string) 
 	for _, j := range jobs {
 		fmt.Fprintf(&in, "show job %s\nshow hostnames %s\n", j.Ref, nonce)
 	}
-	out, _, err := c.run(ctx, command{
-		name: "scontrol show job", prog: "scontrol", args: args,
-		stdin: in.String(),
-	})
+	out, _, err := c.run(ctx, command{name: "scontrol show job", prog: "scontrol", args: args, stdin: in.String()})
 	if err != nil && ctx.Err() != nil {
 		return nil, err
 	}
@@ -417,10 +411,10 @@ func (c *Client) showJobs(ctx context.Context, jobs []*job.Job, args ...string) 
 	return answers[:min(len(jobs), len(answers)-1)], nil
 }
 
-// configEvery is how long release and configuration may be used again.
+// configEvery is how long the configuration stays cached.
 const configEvery = 5 * time.Minute
 
-// Config returns slurmctld's configuration; see text.ParseConfig. It is read again when it is older than configEvery.
+// Config returns slurmctld's configuration, at most configEvery old; see text.ParseConfig.
 func (c *Client) Config(ctx context.Context) (map[string]string, error) {
 	return c.config.get(c.Now(), configEvery, func() (map[string]string, error) {
 		out, err := c.ask(ctx, "scontrol", "show", "config")
@@ -431,7 +425,7 @@ func (c *Client) Config(ctx context.Context) (map[string]string, error) {
 	})
 }
 
-// MailUser is a job's --mail-user; "" = it has none, no --mail-type, or has ended more than MinJobAge ago.
+// MailUser returns a job's --mail-user; "" = the job has none, or no --mail-type, or ended more than MinJobAge ago.
 func (c *Client) MailUser(ctx context.Context, ref string) (string, error) {
 	out, err := c.ask(ctx, "scontrol", "--all", "show", "job", ref)
 	if errors.Is(err, job.ErrNoJob) {
@@ -446,7 +440,7 @@ func (c *Client) Release(ctx context.Context) (string, error) {
 	return config["SLURM_VERSION"], err
 }
 
-// Show runs one of Slurm's commands that changes nothing, and returns its output.
+// Show runs one of Slurm's read-only commands and returns its output.
 func (c *Client) Show(ctx context.Context, program string, args ...string) (string, error) {
 	out, err := c.ask(ctx, program, args...)
 	return string(out), err

@@ -15,31 +15,31 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// The gate is a job that never runs. It becomes eligible when the lease ends and has a deadline so soon after that its
-// time limit doesn't fit before it: the first scheduling cycle that looks at it ends it as DEADLINE, and jobs that
-// depend on after:GATE are free. The bridge need not be there for that.
+// The gate is a job that never runs. It becomes eligible when the lease ends, and its deadline is so soon after that
+// its time limit doesn't fit in between: the first scheduling cycle that considers the gate ends it as DEADLINE, and
+// jobs that depend on after:GATE can start. This does not need the bridge.
 //
-// The cycles that look at it are backfill's (bf_interval, 30 s by default, if anything changed since the last) and the
-// periodic full one (sched_interval, 60 s by default); the quick look after each submission is not. So jobs are free
-// between 0 and 60 s after the lease's end, less where the site sets less.
+// Cycles that consider the gate are backfill's (bf_interval, 30 s by default, if anything has changed) and the periodic
+// full one (sched_interval, 60 s by default), but not the quick one after each submission. So jobs can start 0 to 60 s
+// after the lease's end, or sooner if the site sets less.
 //
-// A cycle comes to a job's deadline after these (job_scheduler.c, backfill.c of 22.05): it isn't held, its begin time
-// has come, its partition is up or draining and lets it in, no job before it in its partition could not start, and the
-// cycle hasn't reached a bound of its own (bf_max_job_test, partition_job_depth, …). Hence the gate is in every
-// partition where a job that it holds could start, and first in each. From 24.05 on slurmctld also ends any pending job
-// that can't meet its deadline once a minute in any case (purge_old_job).
+// A cycle checks a job's deadline only after these conditions (job_scheduler.c, backfill.c of 22.05): the job isn't
+// held, its begin time has come, its partition is up or draining and admits the job, each job before it in the
+// partition could start, and the cycle hasn't reached a bound (bf_max_job_test, partition_job_depth, …). So the gate is
+// in every partition where a job that it holds could start, and first in each. From 24.05 on slurmctld also ends, once
+// a minute, all pending jobs that can't meet their deadlines (purge_old_job).
 const (
-	// gateSlack is how long after the lease the deadline is: less than the limit, or the
-	// gate could run, and hardly less, or purge_old_job would open it before the lease's
-	// end. scontrol may read the clock in another second for each of the two times.
+	// gateSlack is the time from the lease's end to the deadline. It is shorter than the limit, or the gate could run,
+	// but only a little, or purge_old_job would end the gate before the lease. scontrol may read the clock in a
+	// different second for each of the two times.
 	gateSlack = job.GateLimit - 2*time.Second
-	// gateTries is how often a gate is tightened before it is given up.
+	// gateTries is how often CreateGate tries to tighten the deadline.
 	gateTries = 3
 )
 
-// CreateGate submits the gate job. From 23.11 or so sbatch refuses a deadline that the job can't meet (scontrol
-// doesn't), so it is submitted with one that it can, and tightened. A gate that can't be tightened is cancelled: it
-// would run. account is the one that it is in where Slurm refuses the user's default account, else "".
+// CreateGate submits the gate. Since about 23.11 sbatch refuses a deadline that the job can't meet (scontrol doesn't),
+// so the gate is submitted with a later deadline, which is then tightened. If that fails, the gate is cancelled,
+// because it would run. account is the gate's account if Slurm refuses the user's default account, else "".
 func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions []string) (id, account string,
 	err error,
 ) {
@@ -73,7 +73,7 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions
 	if err != nil {
 		return "", "", err
 	}
-	id, _, _ = strings.Cut(strings.TrimSpace(string(out)), ";") // ";cluster" may follow
+	id, _, _ = strings.Cut(strings.TrimSpace(string(out)), ";") // "ID;CLUSTER"
 	if !text.ValidRef(id) {
 		return "", "", fmt.Errorf("sbatch: answered %.80q: %w", out, job.ErrRefused)
 	}
@@ -90,8 +90,8 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions
 	return "", "", errors.Join(err, c.OpenGate(cleanup, id))
 }
 
-// federated is this cluster's name where it is in a federation, else "". Without it a job is on all of the federation's
-// clusters, where other daemons would take the gate for their own cluster's.
+// federated returns this cluster's name if it is in a federation, else "". Without --clusters the gate would be on all
+// clusters of the federation, where other daemons would take it for their own.
 func (c *Client) federated(ctx context.Context) string {
 	out, err := c.ask(ctx, "scontrol", "show", "federation")
 	if err != nil {
@@ -103,7 +103,7 @@ func (c *Client) federated(ctx context.Context) string {
 // mostAccounts bounds the accounts that are tried for a gate.
 const mostAccounts = 8
 
-// accounts are the accounts in which the bridge's user may submit jobs, as Slurm's database says; nil = not known.
+// accounts returns the accounts in which the bridge's user may submit jobs, by Slurm's database; nil = unknown.
 func (c *Client) accounts(ctx context.Context) []string {
 	self, err := user.Current()
 	if err != nil {
@@ -113,15 +113,15 @@ func (c *Client) accounts(ctx context.Context) []string {
 	all := slices.Compact(slices.Sorted(strings.FieldsSeq(string(out))))
 	all = slices.DeleteFunc(all, func(a string) bool { return !plainName.MatchString(a) })
 	if err != nil {
-		return nil // the refusal says what is wrong
+		return nil // the gate's refusal is reported instead
 	}
 	return all[:min(len(all), mostAccounts)]
 }
 
-// plainName is a name that is an argument as it stands.
+// plainName matches names that are safe as arguments.
 var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.@-]*$`)
 
-// RenewGate makes the lease end the given time from now.
+// RenewGate makes the lease end after the given time from now.
 func (c *Client) RenewGate(ctx context.Context, id string, lease time.Duration) error {
 	s := seconds(lease)
 	return c.update(ctx, []string{id}, []string{
@@ -134,13 +134,13 @@ func (c *Client) ClaimGate(ctx context.Context, id string) error {
 	return c.update(ctx, []string{id}, []string{"Comment=" + job.GateComment(c.Name)})
 }
 
-// MendGate releases the gate if it is held, puts it into the given partitions and gives it the highest priority. Slurm
-// drops partitions that are draining or inactive from the list without a word, so the gate may be in fewer.
+// MendGate releases the gate if it is held, moves it to the given partitions and gives it the highest priority. Slurm
+// silently drops draining and inactive partitions from the list, so the gate may be in fewer.
 func (c *Client) MendGate(ctx context.Context, g job.GateState, partitions []string) error {
 	if err := errors.Join(checkRefs("gate", g.ID), checkPartitions(partitions)); err != nil {
 		return err
 	}
-	if g.Priority == 0 { // a priority doesn't release a job that an administrator holds
+	if g.Priority == 0 { // setting a priority doesn't release a job that an administrator holds
 		if _, err := c.ask(ctx, "scontrol", "release", g.ID); err != nil {
 			return err
 		}
@@ -156,18 +156,19 @@ func (c *Client) MendGate(ctx context.Context, g job.GateState, partitions []str
 	return err
 }
 
-// Without accounting slurmctld reports the last error that its thread met as the error of a change of partitions
-// (_update_job in job_mgr.c of 24.11 and 26.05); it says nothing about the change.
+// staleError is an error unrelated to the change: without accounting slurmctld reports the last error of its thread as
+// the result of a change of partitions (_update_job in job_mgr.c of 24.11 and 26.05).
 const staleError = "Resource temporarily unavailable"
 
 // PartitionUp implements job.Slurm.
 func (c *Client) PartitionUp(ctx context.Context, name string) (bool, error) {
 	all, err := c.partitions(ctx)
-	takes := func(p text.Partition) bool { return p.Name == name && p.State == "UP" && !p.WholeNodes }
-	return slices.ContainsFunc(all, takes), err
+	return slices.ContainsFunc(all, func(p text.Partition) bool {
+		return p.Name == name && p.State == "UP" && !p.WholeNodes
+	}), err
 }
 
-// partitionShape is a partition's name: none could be taken for a second setting.
+// partitionShape matches partition names that can't become a second setting.
 var partitionShape = regexp.MustCompile(`^[A-Za-z0-9_.+-]+$`)
 
 func checkPartitions(names []string) error {
@@ -179,8 +180,8 @@ func checkPartitions(names []string) error {
 	return nil
 }
 
-// OpenGate cancels the gate, if it is still there. A slurmctld that was killed may have
-// forgotten it and given its number to another job, which stays.
+// OpenGate cancels the gate if it still exists. scancel checks the name, too: a slurmctld that was killed may have
+// forgotten the gate and given its number to another job.
 func (c *Client) OpenGate(ctx context.Context, id string) error {
 	if err := checkRefs("gate", id); err != nil {
 		return err
@@ -192,5 +193,5 @@ func (c *Client) OpenGate(ctx context.Context, id string) error {
 	return err
 }
 
-// seconds rounds up: a gate that opens a little late is better than one that can't be renewed in time.
+// seconds rounds up: a gate that opens a little late is better than a gate that can't be renewed in time.
 func seconds(d time.Duration) int { return int((max(d, time.Second) + time.Second - 1) / time.Second) }

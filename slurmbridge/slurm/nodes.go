@@ -16,7 +16,8 @@ func (c *Client) Nodes(ctx context.Context) ([]job.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	params, release := config["SelectTypeParameters"], config["SLURM_VERSION"]
+	params := config["SelectTypeParameters"]
+	release := config["SLURM_VERSION"]
 	out, err := c.showAll(ctx, "nodes")
 	if err != nil {
 		return nil, err
@@ -25,8 +26,9 @@ func (c *Client) Nodes(ctx context.Context) ([]job.Node, error) {
 	if slices.ContainsFunc(nodes, func(n job.Node) bool {
 		return slices.ContainsFunc(n.Cards, func(c job.Card) bool { return c.Units == 0 })
 	}) {
-		// Only the long answer says which GPUs have no shares.
-		if out, err = c.showAll(ctx, "nodes", "-d"); err != nil {
+		// Only the detailed output shows which GPUs have no shares.
+		out, err = c.showAll(ctx, "nodes", "-d")
+		if err != nil {
 			return nil, err
 		}
 		nodes = gpuNodes(text.ParseNodes(out), params, release)
@@ -34,7 +36,7 @@ func (c *Client) Nodes(ctx context.Context) ([]job.Node, error) {
 	return nodes, nil
 }
 
-// gpuNodes are the nodes that have GPUs, as the bridge sees them. params are Slurm's SelectTypeParameters.
+// gpuNodes returns the nodes with GPUs. params are SelectTypeParameters.
 func gpuNodes(nodes []text.Node, params, release string) []job.Node {
 	var out []job.Node
 	for i := range nodes {
@@ -43,7 +45,7 @@ func gpuNodes(nodes []text.Node, params, release string) []job.Node {
 			continue
 		}
 		n.TaskPerCore = text.HasOption(params, "CR_ONE_TASK_PER_CORE")
-		// With CR_CPU, too, no two jobs share a core if Slurm knows its threads.
+		// Even with CR_CPU no two jobs share a core, if Slurm knows its threads.
 		if text.HasOption(params, "CR_SOCKET") || text.HasOption(params, "CR_SOCKET_MEMORY") {
 			n.CPUsPerAlloc = n.CPUsPerSocket
 		}
@@ -51,7 +53,7 @@ func gpuNodes(nodes []text.Node, params, release string) []job.Node {
 		for k := range n.Cards {
 			c := &n.Cards[k]
 			if _, is := job.InstanceOf(c.Type); is && !text.SharesInstances(release) {
-				c.Units = 0 // whatever Slurm shows
+				c.Units = 0 // this release shows shares that don't work
 			}
 			alike = alike && (n.Sharing == "" || c.Units == job.Units)
 		}
@@ -63,8 +65,8 @@ func gpuNodes(nodes []text.Node, params, release string) []job.Node {
 	return out
 }
 
-// Bounds reads what no time limit may be raised beyond: Slurm itself lets SlurmUser raise one past its
-// partition's MaxTime and into a reservation.
+// Bounds reads the bounds on raised time limits: Slurm itself lets SlurmUser raise a limit past the partition's MaxTime
+// and into a reservation.
 func (c *Client) Bounds(ctx context.Context) (*job.Bounds, error) {
 	partitions, err := c.partitions(ctx)
 	if err != nil {
@@ -86,13 +88,13 @@ func (c *Client) Bounds(ctx context.Context) (*job.Bounds, error) {
 	return b, nil
 }
 
-// partitionsEvery is how often the partitions' settings are read for polls.
+// partitionsEvery is how long the partitions' settings stay cached for polls.
 const partitionsEvery = 5 * time.Minute
 
-// limitsWithin is how long the commands may take that read accounting's settings.
+// limitsWithin is the timeout for reading accounting's settings. A poll waits for them.
 const limitsWithin = 5 * time.Second
 
-// gpuLimits are accounting's limits on whole GPUs, read once a minute; while they can't be read they are as they were.
+// gpuLimits returns accounting's limits on whole GPUs, read once a minute. If reading fails, the old limits stay.
 func (c *Client) gpuLimits(ctx context.Context, config map[string]string, partitions []text.Partition) []job.GPULimit {
 	enforced := config["AccountingStorageEnforce"]
 	if !c.GPULimits || !text.HasOption(enforced, "limits") && !text.HasOption(enforced, "safe") {
@@ -103,7 +105,7 @@ func (c *Client) gpuLimits(ctx context.Context, config map[string]string, partit
 		before = c.limits.v
 	}
 	limits, _ := c.limits.get(c.Now(), time.Minute, func() ([]job.GPULimit, error) {
-		ctx, cancel := context.WithTimeout(ctx, limitsWithin) // a poll waits for it
+		ctx, cancel := context.WithTimeout(ctx, limitsWithin)
 		defer cancel()
 		assocs, err := c.ask(ctx, "sacctmgr", "-n", "-P", "show", "assoc", "cluster="+config["ClusterName"],
 			"format="+text.AssocLimits)
@@ -119,11 +121,11 @@ func (c *Client) gpuLimits(ctx context.Context, config map[string]string, partit
 	return limits
 }
 
-// preemptions says which QOSes each preempts, read once a minute: scontrol doesn't show it. While it can't be read it
-// is as it was, nil = it isn't known.
+// preemptions returns the QOSes that each QOS preempts, which scontrol doesn't show, read once a minute. If reading
+// fails, the old answer stays; nil = unknown.
 func (c *Client) preemptions(ctx context.Context) map[string][]string {
 	known, _ := c.qos.get(c.Now(), time.Minute, func() (map[string][]string, error) {
-		ctx, cancel := context.WithTimeout(ctx, limitsWithin) // a poll waits for it
+		ctx, cancel := context.WithTimeout(ctx, limitsWithin)
 		defer cancel()
 		out, err := c.ask(ctx, "sacctmgr", "-n", "-P", "show", "qos", "format="+text.QOSPreempts)
 		if err != nil {
@@ -134,7 +136,7 @@ func (c *Client) preemptions(ctx context.Context) map[string][]string {
 	return known
 }
 
-// oneNode is, by partition, how many CPUs a job may ask for that fits on each of its nodes with shares.
+// oneNode returns, by partition, the most CPUs that a job may request and fit on each of the nodes with shares.
 func oneNode(partitions []text.Partition, config map[string]string, nodes []job.Node) map[string]int {
 	out := map[string]int{}
 	for _, p := range partitions {
@@ -163,10 +165,10 @@ func oneNode(partitions []text.Partition, config map[string]string, nodes []job.
 	return out
 }
 
-// settings adds to a poll what the partitions' settings say, and returns the partitions.
-func (c *Client) settings(ctx context.Context, config map[string]string, snap *job.Snapshot) ([]text.Partition,
-	error,
-) {
+// settings adds the partitions' settings to a poll, and returns the partitions.
+func (c *Client) settings(
+	ctx context.Context, config map[string]string, snap *job.Snapshot,
+) ([]text.Partition, error) {
 	partitions, err := c.parts.get(c.Now(), partitionsEvery, func() ([]text.Partition, error) { return c.partitions(ctx) })
 	if err != nil && partitions == nil {
 		return nil, err
@@ -177,19 +179,22 @@ func (c *Client) settings(ctx context.Context, config map[string]string, snap *j
 	if cluster != (job.PerGPU{}) {
 		snap.PerGPU[job.AllPartitions] = cluster
 	}
-	if snap.Ranks.ByQOS = text.HasPlugin(config["PreemptType"], "preempt/qos"); snap.Ranks.ByQOS {
+	snap.Ranks.ByQOS = text.HasPlugin(config["PreemptType"], "preempt/qos")
+	if snap.Ranks.ByQOS {
 		snap.Ranks.QOS = c.preemptions(ctx)
 	}
 	if config["PreemptType"] == "preempt/partition_prio" {
 		snap.Ranks.Partitions = map[string]job.PartitionRank{}
 	}
-	snap.WholeNodes, snap.OneUser = map[string]bool{}, map[string]bool{}
+	snap.WholeNodes = map[string]bool{}
+	snap.OneUser = map[string]bool{}
 	apart := map[string]bool{}
 	for _, p := range partitions {
-		snap.WholeNodes[p.Name], snap.OneUser[p.Name] = p.WholeNodes, p.OneUser
+		snap.WholeNodes[p.Name] = p.WholeNodes
+		snap.OneUser[p.Name] = p.OneUser
 		apart[p.Name] = p.WholeNodes || p.OneUser
 		if p.PerGPU != (job.PerGPU{}) {
-			// Each that a partition doesn't set is the cluster's.
+			// A default that the partition doesn't set is the cluster's.
 			snap.PerGPU[p.Name] = job.PerGPU{
 				CPUs:   cmp.Or(p.PerGPU.CPUs, cluster.CPUs),
 				MemMiB: cmp.Or(p.PerGPU.MemMiB, cluster.MemMiB),
@@ -211,7 +216,7 @@ func (c *Client) partitions(ctx context.Context) ([]text.Partition, error) {
 	return text.ParsePartitions(out), err
 }
 
-// showAll is what scontrol shows of all things of a kind, hidden ones too.
+// showAll returns what scontrol shows of all objects of a kind, including hidden ones.
 func (c *Client) showAll(ctx context.Context, what string, more ...string) ([]byte, error) {
 	return c.ask(ctx, "scontrol", append(more, "-o", "-a", "show", what)...)
 }

@@ -17,22 +17,21 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// Bounds on what one command may print.
+// Bounds on the output of one command, in bytes.
 const (
 	maxOutput = 256 << 20
 	maxStderr = 64 << 10
 )
 
-// CommandError is a command of Slurm that failed. Its Kind is one of
-// job.ErrDown, job.ErrRefused and job.ErrNoJob, which errors.Is finds.
+// CommandError is the failure of one of Slurm's commands. errors.Is finds its Kind.
 type CommandError struct {
 	Command string // e.g. "scontrol update"
-	Code    int    // exit status, -1 where there was none
-	Stderr  string // cut, on one line
-	Kind    error
+	Code    int    // exit status, -1 = none
+	Stderr  string // shortened, on one line
+	Kind    error  // job.ErrDown, job.ErrRefused or job.ErrNoJob
 }
 
-// Error says which command failed, how, and what it said.
+// Error returns the command, the kind of failure, and standard error.
 func (e *CommandError) Error() string {
 	msg := e.Command + ": " + e.Kind.Error()
 	if e.Stderr != "" {
@@ -44,13 +43,13 @@ func (e *CommandError) Error() string {
 // Unwrap returns the error's kind.
 func (e *CommandError) Unwrap() error { return e.Kind }
 
-// errLimit ends a command that prints more than it may, errNoAnswer one that hangs.
+// errLimit is the error of a command that prints too much, errNoAnswer of one that hangs.
 var (
 	errLimit    = errors.New("too much output")
 	errNoAnswer = fmt.Errorf("%w in time", job.ErrDown)
 )
 
-// limited collects up to max bytes and fails beyond them.
+// limited collects up to max bytes; a write beyond them fails.
 type limited struct {
 	buf  *bytes.Buffer
 	max  int
@@ -79,18 +78,18 @@ func (h *head) Write(p []byte) (int, error) {
 }
 
 type command struct {
-	name  string   // for people and metrics, "" = the program's, and the first words of scontrol's: "scontrol update"
+	name  string   // in errors and metrics; "" = the program, with scontrol's first words: "scontrol update"
 	prog  string   // squeue, scontrol, sbatch, scancel
-	args  []string // never a shell's
+	args  []string // no shell sees them
 	env   []string // added to the clean environment
 	stdin string
-	out   *bytes.Buffer // nil = a buffer of its own
+	out   *bytes.Buffer // nil = a new buffer
 	max   int           // bytes of output; 0 = maxOutput
-	mark  string        // ends a field of the output, of which a part is read; "" = all is
+	mark  string        // the end of each field, if fields are to be cut off at text.MostOfField; "" = read all
 }
 
-// run runs a command in a clean environment, in a process group of its own that is killed when the deadline passes. The
-// output comes back even if the command failed; the error is a *CommandError, or ctx's.
+// run runs a command with a clean environment, in its own process group, which is killed after c.Timeout. It returns
+// the output even if the command fails; the error is a *CommandError, or ctx's.
 func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr string, err error) {
 	if cmd.name == "" {
 		cmd.name = cmd.prog
@@ -136,7 +135,8 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 	if fields != nil {
 		err = errors.Join(err, fields.Close())
 	}
-	out, stderr = cmd.out.Bytes(), said.buf.String()
+	out = cmd.out.Bytes()
+	stderr = said.buf.String()
 	if err == nil {
 		return out, stderr, nil
 	}
@@ -146,36 +146,39 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 	ce := &CommandError{Command: cmd.name, Code: -1, Stderr: text.OneLine(stderr)}
 	var exit *exec.ExitError
 	switch {
-	case printed.over: // however it ended: by SIGPIPE, mostly
+	case printed.over: // whatever ended the command, usually SIGPIPE
 		return out, stderr, fmt.Errorf("%s: %w", cmd.name, errLimit)
 	case runCtx.Err() != nil:
-		ce.Kind, ce.Stderr = errNoAnswer, fmt.Sprintf("no answer within %v", c.Timeout)
+		ce.Kind = errNoAnswer
+		ce.Stderr = fmt.Sprintf("no answer within %v", c.Timeout)
 	case errors.As(err, &exit):
-		if ce.Code, ce.Kind = exit.ExitCode(), text.ErrorKind(stderr); broken(ce.Code) {
-			ce.Kind, ce.Stderr = job.ErrDown, strings.TrimSpace(exit.String()+" "+ce.Stderr)
+		ce.Code = exit.ExitCode()
+		ce.Kind = text.ErrorKind(stderr)
+		if incomplete(ce.Code) {
+			ce.Kind = job.ErrDown
+			ce.Stderr = strings.TrimSpace(exit.String() + " " + ce.Stderr)
 		}
-	default: // the program could not be started at all
+	default: // the program could not be started
 		return out, stderr, fmt.Errorf("%s: %w: %w", cmd.name, job.ErrDown, err)
 	}
 	return out, stderr, ce
 }
 
-// broken reports whether a command with this exit status didn't run to its end, so that nobody has refused anything: a
-// signal killed it (-1, or from 128 on what a wrapper called), or it couldn't start, as while Slurm is upgraded (126,
-// 127).
-func broken(status int) bool { return status < 0 || status >= 126 && status < 128+65 }
+// incomplete reports whether a command with this exit status did not run to its end, so Slurm has refused nothing: a
+// signal killed it (-1, or 128 and more from a wrapper), or it could not start (126, 127), as while Slurm is upgraded.
+func incomplete(status int) bool { return status < 0 || status >= 126 && status < 128+65 }
 
-// verb is a word of scontrol's language.
+// verb matches a word of scontrol's command language.
 var verb = regexp.MustCompile(`^[a-z_]+$`)
 
-// ask runs a command that has no input, and returns its output.
+// ask runs a command without input and returns its output.
 func (c *Client) ask(ctx context.Context, prog string, args ...string) ([]byte, error) {
 	out, _, err := c.run(ctx, command{prog: prog, args: args})
 	return out, err
 }
 
-// environ is all that Slurm's commands see of our environment: variables such as
-// SLURM_TIME_FORMAT, SQUEUE_FORMAT or SBATCH_PARTITION change what they do.
+// environ is the clean environment of Slurm's commands, because variables such as SLURM_TIME_FORMAT, SQUEUE_FORMAT or
+// SBATCH_PARTITION would change what they do.
 func (c *Client) environ() []string {
 	env := []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -16,29 +16,30 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// Shapes of the values an update may carry. They are compared before a command is made of them, so that nothing a user
-// wrote can become an option or a second setting.
+// Shapes of the values in an update. Values are checked before they become arguments, so that no text of a user can
+// become an option or a second setting.
 var (
 	gresShape  = regexp.MustCompile(`^(gres[:/])?[a-z][a-z0-9_]*(:[A-Za-z0-9_.-]+){0,2}(,(gres[:/])?[a-z][a-z0-9_]*(:[A-Za-z0-9_.-]+){0,2})*$`)
 	nodesShape = regexp.MustCompile(`^[A-Za-z0-9_.\[\],-]*$`)
 	depShape   = regexp.MustCompile(`^[A-Za-z0-9_:,?+*]*$`) // "12_*" is all of array 12
 )
 
-// maxRefs is how many jobs a command names: far below any limit of a command line.
+// maxRefs bounds the jobs that a command names, far below any limit on command lines.
 const maxRefs = 2000
 
-// mostScontrols is how many scontrols change jobs at a time: more made no more updates a second on 22.05.8.
+// mostScontrols is the number of concurrent scontrols: with more of them 22.05.8 made no more updates a second.
 const mostScontrols = 4
 
-// UpdateAll implements job.Slurm. Each update is one scontrol for all of its jobs, but for ReqNodes, which scontrol
-// takes for one job at a time. The tasks of an array are changed in their order: the one that is changed last keeps the
-// array's own record, which Slurm sorts last, and among equals it starts the first. Once a scontrol has hung, the rest
-// isn't tried.
+// UpdateAll implements job.Slurm. Each update is one scontrol for all of its jobs, except ReqNodes, which scontrol
+// changes for one job at a time. Tasks of an array are changed in order: the last task changed keeps the array's own
+// record, which Slurm sorts last, and of equal tasks Slurm starts the first. When a scontrol has hung, the remaining
+// updates fail without a try.
 func (c *Client) UpdateAll(ctx context.Context, all []job.Update) []error {
 	errs := make([]error, len(all))
-	lanes := map[string][]int{} // by job or array: what is changed one after the other
+	lanes := map[string][]int{} // updates to make in sequence, by job or array
 	for i := range all {
-		if errs[i] = checkUpdate(all[i]); errs[i] == nil && len(all[i].Jobs) > 0 && len(all[i].Words()) > 0 {
+		errs[i] = checkUpdate(all[i])
+		if errs[i] == nil && len(all[i].Jobs) > 0 && len(all[i].Words()) > 0 {
 			first, _, _ := strings.Cut(all[i].Jobs[0], "_")
 			lanes[first] = append(lanes[first], i)
 		}
@@ -59,7 +60,7 @@ func (c *Client) UpdateAll(ctx context.Context, all []job.Update) []error {
 	return errs
 }
 
-// updateOne makes an update unless a scontrol has hung; it says so if its own does.
+// updateOne makes an update, unless hung is cancelled. It calls stop, which cancels hung, if its own scontrol hangs.
 func (c *Client) updateOne(ctx, hung context.Context, stop context.CancelCauseFunc, u *job.Update) error {
 	most := maxRefs
 	if u.ReqNodes != nil {
@@ -79,7 +80,7 @@ func (c *Client) updateOne(ctx, hung context.Context, stop context.CancelCauseFu
 	return failed.Err()
 }
 
-// update changes jobs with one scontrol. Where Slurm names the jobs that it didn't change, the error is job.JobErrors.
+// update changes jobs with one scontrol. If Slurm names the jobs that it didn't change, the error is job.JobErrors.
 func (c *Client) update(ctx context.Context, refs, words []string) error {
 	if err := checkRefs("update", refs...); err != nil {
 		return err
@@ -93,11 +94,11 @@ func (c *Client) update(ctx context.Context, refs, words []string) error {
 	return err
 }
 
-// ofJobs is what standard error says of jobs.
+// ofJobs returns the errors of the jobs that standard error names.
 func ofJobs(stderr string, refs []string) job.JobErrors {
 	named := job.JobErrors{}
 	for ref, said := range text.UpdateErrors(stderr) {
-		if slices.Contains(refs, ref) { // a plugin's words may look like an error of any job
+		if slices.Contains(refs, ref) { // a plugin's message may look like an error of any job
 			named[ref] = text.JobErrorOf(said)
 		}
 	}
@@ -125,41 +126,38 @@ func checkUpdate(u job.Update) error {
 	return err
 }
 
-// maxScript is the longest script that is read, bytes; Slurm takes none of more than 4 MiB unless max_script_size says
-// so.
+// maxScript bounds the script that is read, in bytes. Slurm's own limit is 4 MiB, or max_script_size.
 const maxScript = 16 << 20
 
-// Script returns a job's batch script, the end of a long one as its hash; see job.ShortScript.
+// Script returns a job's batch script, shortened by job.ShortScript.
 func (c *Client) Script(ctx context.Context, ref string) ([]byte, error) {
 	if err := checkRefs("script", ref); err != nil {
 		return nil, err
 	}
 	const name = "scontrol write batch_script"
-	out, stderr, err := c.run(ctx, command{
-		name: name, prog: "scontrol", args: []string{"write", "batch_script", ref, "-"},
-		max: maxScript,
-	})
+	args := []string{"write", "batch_script", ref, "-"}
+	out, stderr, err := c.run(ctx, command{name: name, prog: "scontrol", args: args, max: maxScript})
 	if err != nil {
 		return nil, err
 	}
-	if len(out) == 0 && stderr != "" { // 22.05 exits 0 when there is no such job
+	if len(out) == 0 && stderr != "" { // for an unknown job 22.05 exits with 0
 		return nil, &CommandError{Command: name, Stderr: text.OneLine(stderr), Kind: text.ErrorKind(stderr)}
 	}
 	return job.ShortScript(out), nil
 }
 
-// checkRefs refuses names that are no job's, so that no text can become an option or a second job.
+// checkRefs refuses names that aren't jobs, so that no text can become an option or a second job.
 func checkRefs(what string, refs ...string) error {
 	for _, ref := range refs {
 		if !text.ValidRef(ref) {
-			return fmt.Errorf("%s: %q is no job: %w", what, ref, job.ErrNoJob)
+			return fmt.Errorf("%s: %q is not a job: %w", what, ref, job.ErrNoJob)
 		}
 	}
 	return nil
 }
 
-// Describe reads the state of jobs by name, including ended jobs that slurmctld still remembers
-// (MinJobAge, 300 s by default). A forgotten job isn't in the answer.
+// Describe reads the state of jobs by name, including ended jobs that slurmctld remembers (MinJobAge, 300 s by
+// default). The answer lacks jobs that slurmctld has forgotten.
 func (c *Client) Describe(ctx context.Context, refs []string) (map[string]job.Description, error) {
 	if err := checkRefs("describe", refs...); err != nil || len(refs) == 0 {
 		return nil, err
@@ -167,7 +165,7 @@ func (c *Client) Describe(ctx context.Context, refs []string) (map[string]job.De
 	out, err := c.ask(ctx, "squeue", "--noheader", "--all", "--array", "--local", "--states=all",
 		"--jobs="+strings.Join(refs, ","), "--Format="+text.DescriptionFormat())
 	if errors.Is(err, job.ErrNoJob) {
-		return nil, nil // it has forgotten all of them
+		return nil, nil // slurmctld has forgotten all of the jobs
 	}
 	if err != nil {
 		return nil, err
@@ -175,7 +173,7 @@ func (c *Client) Describe(ctx context.Context, refs []string) (map[string]job.De
 	return text.ParseDescriptions(out)
 }
 
-// TaskName names the array task that has a number now, as in "120_4"; of any other job it is the number.
+// TaskName returns the name of the array task with this job number, e.g. "120_4"; for other jobs, the number.
 func (c *Client) TaskName(ctx context.Context, id int64) (string, error) {
 	number := strconv.FormatInt(id, 10)
 	out, err := c.ask(ctx, "squeue", "--noheader", "--all", "--array", "--local", "--jobs="+number,
@@ -191,7 +189,7 @@ func (c *Client) TaskName(ctx context.Context, id int64) (string, error) {
 	return number, err
 }
 
-// Requeue makes a batch job run again, from its beginning. Slurm may start it at once.
+// Requeue makes a batch job run again from its beginning. Slurm may start it at once.
 func (c *Client) Requeue(ctx context.Context, ref string) error {
 	if err := checkRefs("requeue", ref); err != nil {
 		return err

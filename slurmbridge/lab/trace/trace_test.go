@@ -80,7 +80,7 @@ func TestWrongTracesAreRefused(t *testing.T) {
 		},
 		{
 			"sacct", sacctHead + "1|a|u|yesterday|5|COMPLETED|gres/gpu=1\n",
-			`f:2: Submit: "yesterday" is no time like 2024-01-31T23:59:59`,
+			`f:2: Submit: "yesterday" is not a time like 2024-01-31T23:59:59`,
 		},
 		{"sacct", sacctHead + stamped + "long|COMPLETED|gres/gpu=1\n", `f:2: ElapsedRaw: "long" is not a number`},
 		{"sacct", sacctHead + stamped + "5|COMPLETED|gres/gpu=two\n", `f:2: AllocTRES: "two" is not a number`},
@@ -90,7 +90,7 @@ func TestWrongTracesAreRefused(t *testing.T) {
 		},
 		{
 			"sacct", "JobID|JobName|User|Submit|Elapsed|Timelimit\n" + stamped + "05:00|soon\n",
-			`f:2: Timelimit: "soon" is no run time: [days-][hours:]minutes:seconds`,
+			`f:2: Timelimit: "soon" is not a run time: [days-][hours:]minutes:seconds`,
 		},
 		{
 			"sacct", "JobID|JobName|User|Submit|Elapsed|TimelimitRaw\n" + stamped + "05:00|-5\n",
@@ -98,7 +98,7 @@ func TestWrongTracesAreRefused(t *testing.T) {
 		},
 		{
 			"sacct", "JobID|JobName|Comment|Submit|ElapsedRaw\n1|a|x|y|2024-01-01T00:00:00|5\n",
-			`f:2: 6 fields, the header has 5: a "|" in a text that a user wrote; ask sacct for JobName alone of such columns`,
+			`f:2: 6 fields, the header has 5: a user's text contains "|"; print no column with text of users but JobName`,
 		},
 	} {
 		err := readers[c.reader](strings.NewReader(c.text))

@@ -5,26 +5,26 @@ import (
 	"io"
 )
 
-// MostOfField is how many bytes of a field of a job are read. Users write what they like
-// (--exclude=n1,n1,…), and squeue prints it for each task of an array.
+// MostOfField bounds the bytes read of a job's field. Users write fields of any length (--exclude=n1,n1,…), and squeue
+// prints them for each task of an array.
 const MostOfField = 16 << 10
 
-// tooLong ends what was read of a longer field. No text of a user's holds a zero byte.
+// tooLong marks a field that was cut off. No text of a user contains a zero byte.
 var tooLong = []byte("\x00too long")
 
-// Bounded writes to w what squeue prints, and of each field, which mark ends, the first
-// MostOfField bytes only, with a note that there is more.
+// Bounded copies squeue's output to w, but only the first MostOfField bytes of each field, followed by tooLong if there
+// are more. Each field ends with mark.
 type Bounded struct {
 	w    io.Writer
 	mark []byte
-	in   int // bytes of the present field
-	rest []byte
+	in   int    // bytes of the current field so far
+	rest []byte // may be the beginning of a mark
 }
 
-// NewBounded returns one for fields that end with mark.
+// NewBounded returns a Bounded for fields that end with mark.
 func NewBounded(w io.Writer, mark string) *Bounded { return &Bounded{w: w, mark: []byte(mark)} }
 
-// Write implements io.Writer. What might be the beginning of a mark is kept for the next call, or Close.
+// Write implements io.Writer. It holds back bytes that may begin a mark, until the next call or Close.
 func (b *Bounded) Write(p []byte) (int, error) {
 	text := p
 	if len(b.rest) > 0 {
@@ -42,7 +42,8 @@ func (b *Bounded) Write(p []byte) (int, error) {
 		if _, err := b.w.Write(b.mark); err != nil {
 			return 0, err
 		}
-		b.in, text = 0, text[i+len(b.mark):]
+		b.in = 0
+		text = text[i+len(b.mark):]
 	}
 	keep := min(len(b.mark)-1, len(text))
 	if err := b.field(text[:len(text)-keep]); err != nil {
@@ -52,14 +53,14 @@ func (b *Bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close writes what was kept. It doesn't close w.
+// Close writes the bytes held back. It doesn't close w.
 func (b *Bounded) Close() error {
 	rest := b.rest
 	b.rest = nil
 	return b.field(rest)
 }
 
-// field writes a piece of the present field, up to the bound.
+// field writes a piece of the current field, up to the bound.
 func (b *Bounded) field(piece []byte) error {
 	before := b.in
 	b.in += len(piece)
@@ -76,5 +77,5 @@ func (b *Bounded) field(piece []byte) error {
 	return nil
 }
 
-// isTooLong reports whether a field was longer than what is there of it.
+// isTooLong reports whether a field was cut off.
 func isTooLong(field []byte) bool { return bytes.HasSuffix(field, tooLong) }

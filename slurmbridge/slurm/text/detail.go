@@ -11,21 +11,21 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/hostlist"
 )
 
-// detailLine is what scontrol -d prints of a job's part of some nodes.
+// detailLine matches scontrol -d's line for a job's allocation on some nodes.
 var detailLine = regexp.MustCompile(`^     Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)\s*$`)
 
-// ParseDetail reads one job's `scontrol -d show job` and returns the indexes of the job's GPUs on each of its nodes,
-// which are given as squeue lists them. false: they are not known.
+// ParseDetail reads one job's `scontrol -d show job` and returns the indexes of the job's GPUs on each of its nodes.
+// nodes is squeue's list of them. ok is false if the GPUs are unknown.
 //
-// Users put any text into a job's name, comment and paths, including lines like Slurm's own. Only plain tells the two
-// apart: in `scontrol show job` of the same job, without -d, all such lines are the user's. Where plain is nil, two
-// groups of such lines are too many.
+// A job's name, comment and paths may contain lines that look like Slurm's own. plain is `scontrol show job` of the
+// same job without -d, where all such lines are the user's. If plain is nil, two groups of such lines are ambiguous.
 func ParseDetail(out, plain []byte, nodes string) (gpus map[string][]int, ok bool) {
 	users := map[string]int{}
 	for line := range bytes.Lines(plain) {
 		users[string(line)]++
 	}
-	groups, inside := 0, false
+	groups := 0
+	inside := false // the last line was one of a group
 	gpus = map[string][]int{}
 	for line := range bytes.Lines(out) {
 		if !bytes.Contains(line, []byte("CPU_IDs=")) {
@@ -65,8 +65,8 @@ func ParseDetail(out, plain []byte, nodes string) (gpus map[string][]int, ok boo
 // maxGPUs is more than any node has.
 const maxGPUs = 1024
 
-// parseIndexes finds the GPUs in "mps:60(IDX:0)", "gpu:titanxp:2(IDX:0-1)" or "gres/shard:50(50/100,0/100)". A job that
-// asked for no type has "gpu:a:0(IDX:),gpu:b:1(IDX:2)" on a node of several types.
+// parseIndexes finds the GPUs in "mps:60(IDX:0)", "gpu:titanxp:2(IDX:0-1)" or "gres/shard:50(50/100,0/100)". On a node
+// with several types a job that requested no type has "gpu:a:0(IDX:),gpu:b:1(IDX:2)".
 func parseIndexes(gres string) ([]int, bool) {
 	out := []int{}
 	for item := range hostlist.Items(gres) {
@@ -91,14 +91,15 @@ func parseIndexes(gres string) ([]int, bool) {
 				}
 			}
 		}
-		if out = append(out, got...); !closed || len(out) > maxGPUs {
+		out = append(out, got...)
+		if !closed || len(out) > maxGPUs {
 			return nil, false
 		}
 	}
 	return out, true
 }
 
-// parseShares reads the shares of each GPU in turn, those in use (-1 = it isn't said) and all, "60/100,-/100".
+// parseShares reads each GPU's shares in use (-1 = not shown) and in all, from "60/100,-/100".
 func parseShares(list string) (used, all []int, ok bool) {
 	for part := range strings.SplitSeq(list, ",") {
 		a, b, isShare := strings.Cut(part, "/")
@@ -110,16 +111,17 @@ func parseShares(list string) (used, all []int, ok bool) {
 		if !isNumber {
 			n = -1
 		}
-		used, all = append(used, int(n)), append(all, int(of))
+		used = append(used, int(n))
+		all = append(all, int(of))
 	}
 	return used, all, true
 }
 
-// mailLine is where scontrol shows a job's --mail-user, of jobs with a --mail-type.
+// mailLine matches scontrol's line with a job's --mail-user. Only jobs with a --mail-type have it.
 var mailLine = regexp.MustCompile(`(?m)^   MailUser=(\S+) MailType=[A-Z0-9_,]+ *$`)
 
-// ParseMailUser reads one job's `scontrol show job` and returns its --mail-user, "" = it shows none. If a job's name or
-// comment forges another line, it isn't known which one is Slurm's.
+// ParseMailUser returns the --mail-user in one job's `scontrol show job`. It returns "" if there is none, or if the
+// job's name or comment forges another such line.
 func ParseMailUser(out []byte) string {
 	if all := mailLine.FindAllSubmatch(out, 2); len(all) == 1 {
 		return string(all[0][1])
@@ -127,8 +129,8 @@ func ParseMailUser(out []byte) string {
 	return ""
 }
 
-// MemPerCPU reads one job's `scontrol show job`: whether its memory is by the CPU. A name that forges
-// Slurm's line can't hide it. What can't be read counts as by the CPU.
+// MemPerCPU reports whether a job's memory is per CPU, from its `scontrol show job`. A name that forges Slurm's line
+// can't hide this. Unreadable output counts as per CPU.
 func MemPerCPU(out []byte) bool {
 	node := false
 	for line := range bytes.Lines(out) {
@@ -143,7 +145,7 @@ func MemPerCPU(out []byte) bool {
 	return !node
 }
 
-// Positions of the fields of a description, which only Slurm writes and '|' ends.
+// Positions of the fields of a description. Only Slurm writes them; each ends with '|'.
 const (
 	dArray = iota
 	dTask
@@ -156,7 +158,7 @@ const (
 
 var described = [numDescribed]string{"arrayjobid", "arraytaskid", "state", "requeue", "starttime", "endtime"}
 
-// DescriptionFormat is what squeue -O takes for ParseDescriptions.
+// DescriptionFormat is the format for squeue -O that ParseDescriptions reads.
 func DescriptionFormat() string { return strings.Join(described[:], ":|,") + ":|" }
 
 // ParseDescriptions reads squeue's rows in DescriptionFormat, by job or array task.

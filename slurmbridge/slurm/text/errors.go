@@ -20,7 +20,7 @@ type Errno struct {
 	Name, Text string // ESLURM_INVALID_GRES, "Invalid generic resource (gres) specification"
 }
 
-// errnos are Slurm's errors by their texts: its commands print no numbers.
+// errnos are Slurm's errors by text, since its commands print no numbers.
 var errnos = readErrnos()
 
 //go:embed errno.tsv
@@ -37,8 +37,8 @@ func readErrnos() map[string]Errno {
 	return out
 }
 
-// gone are the errors that say that a job is not there or not pending any more, and later those that say nothing of the
-// job, but that slurmctld can't change it yet.
+// gone are the errors for a job that no longer exists or is no longer pending; later are those for a job that slurmctld
+// can't change yet.
 var (
 	gone = []string{
 		"ESLURM_INVALID_JOB_ID", "ESLURM_JOB_NOT_PENDING", "ESLURM_JOB_FINISHED", "ESLURM_ALREADY_DONE",
@@ -50,11 +50,12 @@ var (
 	}
 )
 
-// Kind is what an error means for a change: job.ErrNoJob, job.ErrDown or job.ErrRefused. slurmctld doesn't answer where
-// messages fail (1000 to 1899, and sockets' 5000 to 5999) or their credentials (6000 to 6999). Everything else is a
-// refusal, "Unspecified error", too, which is what a job_submit plugin mostly returns.
+// Kind classifies an error of a change: job.ErrNoJob, job.ErrDown or job.ErrRefused. Errors of messages (1000 to 1899),
+// sockets (5000 to 5999) and credentials (6000 to 6999) mean that slurmctld doesn't answer. All others are refusals,
+// including "Unspecified error", which most job_submit plugins return.
 func (e Errno) Kind() error {
-	switch n := e.Number; {
+	n := e.Number
+	switch {
 	case slices.Contains(gone, e.Name):
 		return job.ErrNoJob
 	case 1000 <= n && n < 1900, 5000 <= n && n < 7000, slices.Contains(later, e.Name):
@@ -63,8 +64,8 @@ func (e Errno) Kind() error {
 	return job.ErrRefused
 }
 
-// ErrnoOf finds the error of Slurm's in what a command says: "TEXT", "TEXT (the words of a plugin)" or
-// "sbatch: error: Batch job submission failed: TEXT". false: there is none.
+// ErrnoOf finds Slurm's error in a command's message: "TEXT", "TEXT (message of a plugin)" or
+// "sbatch: error: Batch job submission failed: TEXT".
 func ErrnoOf(said string) (Errno, bool) {
 	said = strings.TrimSpace(said)
 	for i := len(said); i > 0; i = strings.LastIndex(said[:i], " (") {
@@ -82,7 +83,7 @@ func ErrnoOf(said string) (Errno, bool) {
 	return Errno{}, false
 }
 
-// down is what commands say where slurmctld doesn't answer, besides Slurm's errors.
+// down are messages other than Slurm's errors which mean that slurmctld doesn't answer.
 var down = []string{
 	"Unable to contact slurm controller", "Connection refused", "Socket timed out", "Connection timed out",
 	"Connection reset",
@@ -91,27 +92,27 @@ var down = []string{
 	"Transport endpoint is not connected", "slurmctld is not responding",
 }
 
-// ErrorKind classifies a failed command by its standard error: job.ErrDown, job.ErrRefused or
-// job.ErrNoJob. If jobs failed for several reasons, ErrNoJob is the weakest.
+// ErrorKind classifies a failed command by its standard error. Of several kinds it returns the first of job.ErrDown,
+// job.ErrRefused and job.ErrNoJob.
 func ErrorKind(stderr string) error {
 	var kind error
 	for _, line := range messages(stderr) {
 		named := aboutJobs(line)
-		says := func(message string) bool { return strings.Contains(line, message) }
-		what, is := line, job.ErrRefused
-		for _, said := range named {
-			what = said
+		message := line
+		for _, m := range named {
+			message = m
 		}
-		if e, ok := ErrnoOf(what); ok {
-			is = e.Kind()
-		} else if named == nil && slices.ContainsFunc(down, says) {
-			is = job.ErrDown
+		of := job.ErrRefused
+		if e, ok := ErrnoOf(message); ok {
+			of = e.Kind()
+		} else if named == nil && slices.ContainsFunc(down, func(d string) bool { return strings.Contains(line, d) }) {
+			of = job.ErrDown
 		}
 		switch {
-		case errors.Is(is, job.ErrDown):
-			return is
-		case kind == nil || errors.Is(is, job.ErrRefused):
-			kind = is
+		case errors.Is(of, job.ErrDown):
+			return of
+		case kind == nil || errors.Is(of, job.ErrRefused):
+			kind = of
 		}
 	}
 	if kind == nil {
@@ -120,11 +121,11 @@ func ErrorKind(stderr string) error {
 	return kind
 }
 
-// messages are the messages of a standard error. The words that a plugin adds to what is said of a job stand in
-// brackets behind it, and may go on for several lines.
+// messages splits standard error into messages. A plugin's addition to a message about a job follows in parentheses,
+// perhaps on several lines.
 func messages(stderr string) []string {
 	var out []string
-	open := false // the last one's brackets
+	open := false // the last message lacks a closing parenthesis
 	for line := range strings.Lines(stderr) {
 		line = strings.TrimSpace(line)
 		named := aboutJobs(line) != nil
@@ -140,7 +141,7 @@ func messages(stderr string) []string {
 	return out
 }
 
-// JobErrorOf is what Slurm says of a job whose change it didn't make.
+// JobErrorOf turns Slurm's message about a job into an error.
 func JobErrorOf(said string) job.JobError {
 	if e, ok := ErrnoOf(said); ok {
 		return job.JobError{Kind: e.Kind(), Code: e.Name, Text: e.Text}
@@ -148,23 +149,22 @@ func JobErrorOf(said string) job.JobError {
 	return job.JobError{Kind: job.ErrRefused, Code: job.CodeOther, Text: OneLine(said)}
 }
 
-// LacksExcNodes reports whether squeue's standard error says that the release has no field for excluded nodes.
+// LacksExcNodes reports whether squeue's standard error rejects the field for excluded nodes.
 func LacksExcNodes(stderr string) bool {
 	return strings.Contains(stderr, "Invalid job format specification: "+free[fExcNodes])
 }
 
-// forJob and taskFirst are how scontrol names the job that an error is about: "Invalid job
-// id specified for job 7", and for the tasks of an array "22_2: Job dependency problem", of
-// several "22_0-3,7: …". From 26.05 on the tasks stand in brackets: "22_[2]: …".
+// forJob and taskFirst match scontrol's errors about jobs: "Invalid job id specified for job 7", for an array task
+// "22_2: Job dependency problem", for several tasks "22_0-3,7: …". From 26.05 on tasks are in brackets: "22_[2]: …".
 var (
 	forJob    = regexp.MustCompile(`^(?P<what>.*) for job (?P<job>[0-9]+(?:_[0-9]+)?)$`)
 	taskFirst = regexp.MustCompile(`^(?P<job>[0-9]+)(?:_(?P<open>\[)?(?P<tasks>[0-9][0-9,-]*)(?P<close>\])?)?: (?P<what>.*)$`)
 )
 
-// maxTasks bounds how many tasks of an array are named one by one.
+// maxTasks bounds the tasks of an array that are listed one by one.
 const maxTasks = 10000
 
-// UpdateErrors returns what scontrol update's standard error says of each job it names, array tasks one by one.
+// UpdateErrors returns the messages about jobs in scontrol update's standard error, by job or array task.
 func UpdateErrors(stderr string) map[string]string {
 	jobs := map[string]string{}
 	for _, line := range messages(stderr) {
@@ -173,7 +173,7 @@ func UpdateErrors(stderr string) map[string]string {
 	return jobs
 }
 
-// aboutJobs is what a line says of each job it names, nil = it names none.
+// aboutJobs returns the message of a line for each job that it names, nil = it names none.
 func aboutJobs(line string) map[string]string {
 	if m := forJob.FindStringSubmatch(line); m != nil {
 		return map[string]string{m[forJob.SubexpIndex("job")]: m[forJob.SubexpIndex("what")]}
@@ -193,7 +193,7 @@ func aboutJobs(line string) map[string]string {
 	return jobs
 }
 
-// tasksOf are the names of an array's tasks "0-3,7". Where they can't be read, or are too many, it is the array's own.
+// tasksOf returns the names of an array's tasks "0-3,7". If they are unreadable or too many, it returns the array's.
 func tasksOf(array, tasks string) []string {
 	if tasks == "" {
 		return []string{array}

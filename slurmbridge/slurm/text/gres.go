@@ -14,10 +14,10 @@ type Gres struct {
 	Count      int
 }
 
-// ofGPU reports whether it is GPUs or shares of one.
+// ofGPU reports whether the item is GPUs or shares of a GPU.
 func (g Gres) ofGPU() bool { return g.Name == "gpu" || g.Name == "mps" || g.Name == "shard" }
 
-// parseGresItem reads [gres:|gres/]name[[:=]type][[:=]count], which something in parentheses may follow.
+// parseGresItem reads [gres:|gres/]name[[:=]type][[:=]count], and ignores parentheses after it.
 func parseGresItem(item string) (g Gres, ok bool) {
 	item = strings.TrimSpace(item)
 	if cut, had := strings.CutPrefix(item, "gres"); had && cut != "" && (cut[0] == ':' || cut[0] == '/') {
@@ -32,7 +32,8 @@ func parseGresItem(item string) (g Gres, ok bool) {
 		return g, ok && name != ""
 	}
 	if n, isCount := parseCount(first); isCount {
-		g.Type, g.Count = "", n
+		g.Type = ""
+		g.Count = n
 	}
 	return g, name != ""
 }
@@ -45,35 +46,36 @@ func cutAny(s string) (before, after string) {
 	return s, ""
 }
 
-// parseCount reads a count as Slurm writes it: digits, which K or M may follow for powers of 1,024.
+// parseCount reads a count as Slurm writes it: digits, perhaps with K (1,024) or M (1,024²).
 func parseCount(s string) (int, bool) {
 	scale := uint64(1)
 	if n := len(s); n > 1 {
 		switch s[n-1] {
 		case 'K', 'k':
-			scale, s = 1<<10, s[:n-1]
+			scale = 1 << 10
+			s = s[:n-1]
 		case 'M', 'm':
-			scale, s = 1<<20, s[:n-1]
+			scale = 1 << 20
+			s = s[:n-1]
 		}
 	}
 	n, err := strconv.ParseUint(s, 10, 31)
 	return int(min(n*scale, maxCount)), err == nil
 }
 
-// TRES is a job's request for generic resources in the four forms that sbatch has for it, each as squeue prints it.
+// TRES is a job's request for generic resources in sbatch's four forms, each as squeue prints it.
 type TRES struct {
 	PerNode   string // --gres, --gpus-per-node
 	PerJob    string // --gpus
 	PerSocket string // --gpus-per-socket
-	PerTask   string // --gpus-per-task, and from 23.11 CPUs too
+	PerTask   string // --gpus-per-task, and from 23.11 on CPUs as well
 }
 
-// ParseRequest reads a request.
+// ParseRequest reads a request. Count is per node, job, socket or task, as requested.
 //
-// job.SharedGPU and job.Shares say that `scontrol update Gres=` can rewrite the whole request. It can't where the
-// request is per job, socket or task (slurmctld refuses), and where it holds another resource too (which would be
-// lost): such a request counts as one of whole GPUs, so that the bridge leaves the job alone and puts nothing on its
-// GPU. Count is per node, job, socket or task, as requested.
+// The kinds job.SharedGPU and job.Shares imply that `scontrol update Gres=` can rewrite the whole request. It can't if
+// the request is per job, socket or task (slurmctld refuses), or includes another resource (which would be lost). Such
+// a request counts as whole GPUs: the bridge leaves the job alone and puts no job on its GPU.
 func ParseRequest(t TRES) job.GPURequest {
 	r := parseRequestList(t.PerNode)
 	for _, s := range [...]string{t.PerJob, t.PerSocket, t.PerTask} {
@@ -83,7 +85,7 @@ func ParseRequest(t TRES) job.GPURequest {
 		case r.Kind == job.NoGPU:
 			r = more
 			r.PerNode = false
-		default: // the same GPUs seen from two sides
+		default: // both lists describe the same GPUs
 			r = WholeGPUs(r)
 			r.PerNode = false
 			r.Count = max(r.Count, more.Count)
@@ -93,18 +95,20 @@ func ParseRequest(t TRES) job.GPURequest {
 	return r
 }
 
-// WholeGPUs turns a request that can't be rewritten into one of whole GPUs.
+// WholeGPUs turns a request that can't be rewritten into a request for whole GPUs.
 func WholeGPUs(r job.GPURequest) job.GPURequest {
 	if r.Kind == job.Shares {
-		r.Count, r.Type = 1, "" // at least
+		r.Count = 1 // at least
+		r.Type = ""
 	}
 	if r.Kind != job.NoGPU {
-		r.Kind, r.Sharing = job.WholeGPU, ""
+		r.Kind = job.WholeGPU
+		r.Sharing = ""
 	}
 	return r
 }
 
-// parseRequestList reads one of a request's lists. What is no GPU stays in Raw.
+// parseRequestList reads one of a request's lists. Raw keeps the whole list, with other resources.
 func parseRequestList(list string) job.GPURequest {
 	var r job.GPURequest
 	if IsNone(list) {
@@ -129,10 +133,12 @@ func parseRequestList(list string) job.GPURequest {
 			continue
 		}
 		r = WholeGPUs(r)
-		r.Count, r.Type = r.Count+WholeGPUs(one).Count, ""
+		r.Count += WholeGPUs(one).Count
+		r.Type = ""
 	}
 	if r.Kind != job.NoGPU {
-		r.Raw, r.PerNode = list, n == 1 && r.Kind == job.WholeGPU
+		r.Raw = list
+		r.PerNode = n == 1 && r.Kind == job.WholeGPU
 	}
 	if n > 1 {
 		r = WholeGPUs(r)
@@ -141,8 +147,8 @@ func parseRequestList(list string) job.GPURequest {
 }
 
 // ParseDependencies reads a job's unmet dependencies as squeue prints them:
-// "after:12+5(unfulfilled),afterok:7_2(unfulfilled)". A list separated by "?" sets Or. A condition that can't be read
-// keeps its place, with its text in Rest, so that it isn't taken for met.
+// "after:12+5(unfulfilled),afterok:7_2(unfulfilled)". A list separated by "?" sets Or. An unreadable condition stays in
+// the list, with its text in Rest, so it isn't taken for met.
 func ParseDependencies(raw string) job.Dependencies {
 	if IsNone(raw) {
 		return job.Dependencies{}
@@ -162,7 +168,7 @@ func ParseDependencies(raw string) job.Dependencies {
 			one = strings.TrimSpace(one)
 			n := refLen(one)
 			id, more := one[:n], one[n:]
-			// "12_*" is how Slurm prints a dependency on all of array 12; nothing but a delay follows.
+			// Slurm prints a dependency on all of array 12 as "12_*", perhaps followed by a delay.
 			if all, ok := strings.CutPrefix(more, "_*"); ok && (all == "" || all[0] == '+') {
 				more = all
 			}
@@ -173,7 +179,7 @@ func ParseDependencies(raw string) job.Dependencies {
 	return d
 }
 
-// refLen is how many bytes of s are the number of a job or an array task.
+// refLen returns the length of the job or array task number at the beginning of s.
 func refLen(s string) int {
 	n := digitsLen(s)
 	if n > 0 && n < len(s) && s[n] == '_' {

@@ -10,21 +10,21 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// The columns of sacctmgr's that ParseGPULimits reads, as its format takes them.
+// The columns of sacctmgr that ParseGPULimits reads, for format=.
 const (
 	AssocLimits = "Account,User,ParentName,GrpTRES,GrpTRESMins,GrpTRESRunMins"
 	QOSLimits   = "Name,GrpTRES,MaxTRESPA,MaxTRESPU,GrpTRESMins,GrpTRESRunMins"
 )
 
-// QOSPreempts are the columns of sacctmgr's that ParsePreemptions reads.
+// QOSPreempts are the columns of sacctmgr that ParsePreemptions reads.
 const QOSPreempts = "Name,Preempt"
 
-// ParsePreemptions reads which QOSes each preempts, of `sacctmgr -n -P show qos format=QOSPreempts`.
+// ParsePreemptions reads `sacctmgr -n -P show qos format=QOSPreempts`. It returns the QOSes that each QOS preempts.
 func ParsePreemptions(qos string) map[string][]string {
 	out := map[string][]string{}
 	for line := range strings.Lines(qos) {
-		name, list, there := strings.Cut(strings.TrimSpace(line), "|")
-		if !there || name == "" {
+		name, list, ok := strings.Cut(strings.TrimSpace(line), "|")
+		if !ok || name == "" {
 			continue
 		}
 		out[name] = nil
@@ -35,15 +35,15 @@ func ParsePreemptions(qos string) map[string][]string {
 	return out
 }
 
-// TRESValue reads one of a list of TRES ("gres/gpu=2", in TRESBillingWeights "GRES/gpu=200"). A type
-// ("gres/gpu:a100") is a name of its own.
+// TRESValue returns the value of a name in a TRES list, e.g. of gres/gpu in "gres/gpu=2" or in the billing weights
+// "GRES/gpu=200". With a type ("gres/gpu:a100") it is another name.
 func TRESValue(list, name string) (value float64, there bool) {
 	v, there := Option(list, name)
 	f, err := strconv.ParseFloat(strings.TrimRight(v, "KMGTP"), 64)
 	return f, there && err == nil
 }
 
-// gpus is the smallest limit on GPUs, of a type or of any, in a list of TRES.
+// gpus returns the smallest limit on GPUs, of a type or of all types, in a TRES list.
 func gpus(list string) (most int, there bool) {
 	most = math.MaxInt
 	for w := range strings.SplitSeq(list, ",") {
@@ -52,21 +52,23 @@ func gpus(list string) (most int, there bool) {
 			continue
 		}
 		if n, ok := TRESValue(w, name); ok && n >= 0 {
-			most, there = min(most, int(min(n, maxCount))), true
+			most = min(most, int(min(n, maxCount)))
+			there = true
 		}
 	}
 	return most, there
 }
 
-// ParseGPULimits reads the limits on GPUs of `sacctmgr -n -P show assoc format=AssocLimits` and `show qos
-// format=QOSLimits`. A limit of a partition's QOS counts the jobs of the partition, too. The limit of a user in one
-// partition counts as one on all of the user's jobs for the account.
+// ParseGPULimits reads the limits on GPUs from `sacctmgr -n -P show assoc format=AssocLimits` and `show qos
+// format=QOSLimits`. The limits of a partition's QOS also count the partition's jobs. A user's limit in one partition
+// is taken for a limit on all jobs of the user in the account.
 func ParseGPULimits(assocs, qos string, partitions []Partition) []job.GPULimit {
 	var out []job.GPULimit
 	add := func(l job.GPULimit, name, of, list string) {
-		var is bool
-		if l.Most, is = gpus(list); is {
-			l.Of, l.Uncounted = name+" of "+of, strings.HasSuffix(name, "Mins")
+		var limited bool
+		if l.Most, limited = gpus(list); limited {
+			l.Of = name + " of " + of
+			l.Uncounted = strings.HasSuffix(name, "Mins")
 			out = append(out, l)
 		}
 	}
@@ -84,11 +86,12 @@ func ParseGPULimits(assocs, qos string, partitions []Partition) []job.GPULimit {
 		}
 	})
 	rows(assocs, func(f []string) {
-		l, of := job.GPULimit{User: f[1], Accounts: []string{f[0]}}, "account "+f[0]
+		l := job.GPULimit{User: f[1], Accounts: []string{f[0]}}
+		of := "account " + f[0]
 		if f[1] != "" {
 			of = "user " + f[1] + " in " + of
 		} else {
-			for i := 0; i < len(l.Accounts); i++ { // its accounts, and theirs
+			for i := 0; i < len(l.Accounts); i++ { // the account's children, and their children
 				for _, a := range children[l.Accounts[i]] {
 					if !slices.Contains(l.Accounts, a) {
 						l.Accounts = append(l.Accounts, a)
@@ -101,7 +104,8 @@ func ParseGPULimits(assocs, qos string, partitions []Partition) []job.GPULimit {
 		}
 	})
 	rows(qos, func(f []string) {
-		l, of := job.GPULimit{QOS: f[0]}, "QOS "+f[0]
+		l := job.GPULimit{QOS: f[0]}
+		of := "QOS " + f[0]
 		for i := range partitions {
 			if cmp.Or(partitions[i].QOS, "N/A") == f[0] {
 				l.Partitions = append(l.Partitions, partitions[i].Name)
@@ -111,7 +115,8 @@ func ParseGPULimits(assocs, qos string, partitions []Partition) []job.GPULimit {
 		each.EachAccount = true
 		add(l, "GrpTRES", of, f[1])
 		add(each, "MaxTRESPerAccount", of, f[2])
-		each.EachAccount, each.EachUser = false, true
+		each.EachAccount = false
+		each.EachUser = true
 		add(each, "MaxTRESPerUser", of, f[3])
 		add(l, "GrpTRESMins", of, f[4])
 		add(l, "GrpTRESRunMins", of, f[5])

@@ -10,24 +10,24 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/hostlist"
 )
 
-// Node is a node as scontrol shows it. CPUsPerAlloc is how many of its CPUs a core holds: 1 where Slurm counts cores,
-// not threads, as CPUs. Cards holds all of its GPUs, with their shares of the node's kind. Which of several alike have
-// none only `scontrol -d` says, and only from 23.02 on; else the last are taken for them.
+// Node is a node as scontrol shows it. CPUsPerAlloc is the number of CPUs in a core: 1 if Slurm counts cores, not
+// threads, as CPUs. Cards holds all GPUs, with their shares of the node's kind. Only `scontrol -d` shows which GPUs of
+// a type have no shares, and only from 23.02 on; otherwise these are assumed to be the last ones.
 type Node struct {
 	job.Node
 	State         string         // e.g. "MIXED+PLANNED"
-	Addr          string         // where it is reached, "" = not shown
-	Reason        string         // why it is out of service, in an operator's or Slurm's words
-	CPUsPerSocket int            // that many cores where Slurm counts cores as CPUs
-	ByType        map[string]int // its GPUs; "" = no type
+	Addr          string         // NodeAddr, "" = not shown
+	Reason        string         // why the node is out of service, by an operator or Slurm
+	CPUsPerSocket int            // cores if Slurm counts cores as CPUs
+	ByType        map[string]int // the number of GPUs; "" = no type
 	Shares        map[string]int // by kind, "mps" or "shard"
-	OtherGres     []string       // what else the node has, as Slurm shows it ("nic:2")
+	OtherGres     []string       // other resources, as Slurm shows them ("nic:2")
 }
 
 // ParseNodes reads `scontrol show nodes -o`.
 //
-// Operators write Reason, Comment and Extra: nothing counts from the first of them on. A line that doesn't begin with
-// NodeName= belongs to such a text, and of two lines for one node the first is Slurm's.
+// Operators write Reason, Comment and Extra: ParseNodes ignores the rest of a line from the first of them on. A line
+// that doesn't begin with NodeName= belongs to such a text. Of two lines for one node the first is Slurm's.
 func ParseNodes(out []byte) []Node {
 	var nodes []Node
 	seen := map[string]bool{}
@@ -57,13 +57,13 @@ func parseNode(line []byte) Node {
 		State: f["State"], Addr: f["NodeAddr"], ByType: map[string]int{}, Shares: map[string]int{},
 	}
 	n.Up, n.Reserved = inService(n.State)
-	if owner, _, named := User(f["Owner"]); named { // else N/A
+	if owner, _, ok := User(f["Owner"]); ok { // otherwise it is N/A
 		n.Owner = owner
 	}
 	n.CPUsPerAlloc, n.CPUsPerSocket = grain(number(f["CPUTot"]), number(f["Sockets"]), number(f["CoresPerSocket"]),
 		number(f["ThreadsPerCore"]))
 	if _, reason, ok := bytes.Cut(line, []byte(" Reason=")); ok {
-		why, _, _ := bytes.Cut(reason, []byte(" [")) // by whom, when
+		why, _, _ := bytes.Cut(reason, []byte(" [")) // "[USER@TIME]" follows
 		n.Reason = strings.TrimSpace(string(why))
 	}
 	if p := f["Partitions"]; p != "" {
@@ -78,26 +78,28 @@ func parseNode(line []byte) Node {
 		case g.Count == 0:
 		case g.Name == "gpu":
 			n.ByType[g.Type] = min(n.ByType[g.Type]+g.Count, maxCount)
-			n.GPUs, n.GPUType = min(n.GPUs+g.Count, maxCount), g.Type
+			n.GPUs = min(n.GPUs+g.Count, maxCount)
+			n.GPUType = g.Type
 			n.Cards = append(n.Cards, slices.Repeat([]job.Card{{Type: g.Type}}, min(g.Count, maxGPUs-len(n.Cards)))...)
 		default:
 			n.Shares[g.Name] = min(n.Shares[g.Name]+g.Count, maxCount)
 		}
 	}
 	if len(n.ByType) > 1 {
-		n.GPUType = "" // they have no common type
+		n.GPUType = "" // no common type
 	}
-	for _, kind := range []job.Sharing{job.Shard, job.MPS} { // the latter where a node has both
+	for _, kind := range []job.Sharing{job.Shard, job.MPS} { // MPS if the node has both
 		if units := n.Shares[string(kind)]; units > 0 {
-			n.Sharing, n.Units = kind, units
+			n.Sharing = kind
+			n.Units = units
 		}
 	}
 	n.deal(f["Gres"], f["GresUsed"])
 	return n
 }
 
-// grain is how many CPUs a core and a socket hold. As in Slurm (node_conf.c) threads are CPUs
-// only where there are more CPUs than cores.
+// grain returns the number of CPUs in a core and in a socket. As in Slurm (node_conf.c) threads are CPUs only if there
+// are more CPUs than cores.
 func grain(cpus, sockets, cores, threads int) (perCore, perSocket int) {
 	perCore = 1
 	if sockets > 0 && cores > 0 && threads > 1 && cpus > sockets*cores {
@@ -106,7 +108,7 @@ func grain(cpus, sockets, cores, threads int) (perCore, perSocket int) {
 	return perCore, min(max(1, cores)*perCore, max(1, cpus))
 }
 
-// deal gives each GPU its shares: Slurm names them by type.
+// deal sets each GPU's shares, from Slurm's sums by type.
 func (n *Node) deal(gres, used string) {
 	sums := map[string]int{}
 	for item := range hostlist.Items(gres) {
@@ -132,7 +134,7 @@ func (n *Node) deal(gres, used string) {
 	}
 }
 
-// countsOf are the shares of each GPU of a type in GresUsed, "shard:a:60(60/100,0/0)".
+// countsOf returns the shares of each GPU of a type, from GresUsed: "shard:a:60(60/100,0/0)".
 func countsOf(used, kind, typ string) []int {
 	var out []int
 	for item := range hostlist.Items(used) {
@@ -141,16 +143,17 @@ func countsOf(used, kind, typ string) []int {
 		}
 		_, in, _ := strings.Cut(item, "(")
 		_, all, ok := parseShares(strings.TrimSuffix(in, ")"))
-		if out = append(out, all...); !ok || len(out) > maxGPUs {
+		out = append(out, all...)
+		if !ok || len(out) > maxGPUs {
 			return nil
 		}
 	}
 	return out
 }
 
-// inService reads a node's state, such as IDLE, MIXED+PLANNED or DOWN*+DRAIN: whether jobs can start there, and whether
-// ordinary jobs are kept away. A state that is not known counts as out of service. A node that power saving has put to
-// sleep is in service: a job wakes it.
+// inService reads from a node's state, such as IDLE, MIXED+PLANNED or DOWN*+DRAIN, whether jobs can start there, and
+// whether the node is reserved. An unknown state counts as out of service. A node that power saving has put to sleep is
+// in service: a job wakes it.
 func inService(state string) (up, reserved bool) {
 	up = true
 	silent, asleep := false, false
@@ -178,8 +181,8 @@ func inService(state string) (up, reserved bool) {
 	return up && (asleep || !silent), reserved
 }
 
-// ExpandHosts returns the names in a host list such as "n[1-3,07],login". One that can't be read stays as it is: such a
-// name matches no node.
+// ExpandHosts returns the names in a host list such as "n[1-3,07],login". An unreadable item stays as it is: it matches
+// no node.
 func ExpandHosts(list string) map[string]bool {
 	names := map[string]bool{}
 	for _, name := range hostlist.Names(list) {

@@ -11,16 +11,14 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// A poll of the queue is one squeue with a format of its own (-O's fields, which have
-// --gpus; -o's don't).
+// A poll of the queue is one squeue with our own format, of -O's fields: unlike -o's they include --gpus.
 //
-// A row starts with the job's number and a nonce. Then come the fields that only Slurm writes, separated by '|', and
-// then each field that a user can put text into (accounts, features and comments may hold any character, line ends
-// included), each ended by the nonce, the comment last. The nonce is drawn for each poll and handed over in the
-// environment, where other users can't read it, so that no user's text can end a field or begin a row. The format has
-// no commands or working directories, and names only where they mean something.
+// A row starts with the job's number and a nonce. The fields that only Slurm writes follow, separated by '|', and then
+// the fields that may contain text of users (accounts, features and comments may have any characters, including line
+// breaks), each followed by the nonce. A new nonce is drawn for each poll and passed in the environment, where other
+// users can't read it, so no user's text can end a field or begin a row.
 
-// Positions of the fields that '|' ends; the last of them is ended by the nonce.
+// Positions of the fields that '|' ends; the nonce ends the last one.
 const (
 	pArray = iota
 	pTask
@@ -39,7 +37,7 @@ const (
 	pCPUs
 	pTRES
 	pRequeue
-	pExclusive // its name differs by release; see exclusiveField
+	pExclusive // the name depends on the release; see exclusiveField
 	pNodeList
 	numPlain
 )
@@ -78,11 +76,11 @@ var free = [numFree]string{
 	"workdir", "admin_comment", "comment",
 }
 
-// ErrRow says that squeue printed something that is not in the requested format.
-var ErrRow = errors.New("squeue: output not understood")
+// ErrRow means that squeue's output is not in the requested format.
+var ErrRow = errors.New("squeue: unexpected output")
 
-// QueueParser turns squeue's output into jobs. From poll to poll it keeps requests and dependency lists, which repeat.
-// It keeps nothing of the output itself, so that a job that is remembered doesn't keep a whole poll in memory.
+// QueueParser turns squeue's output into jobs. It caches parsed requests and dependency lists across polls, since they
+// repeat. No string of a job points into the output, so a remembered job doesn't keep a whole poll in memory.
 type QueueParser struct {
 	// Release is Slurm's, "" = the oldest.
 	Release string
@@ -90,25 +88,25 @@ type QueueParser struct {
 	NoExcNodes bool
 	// Ours reports whether a user's job may be the gate.
 	Ours func(uid uint32) bool
-	// Apart are the partitions whose settings keep others off the nodes of each job, the gate too.
+	// Apart are the partitions that keep other jobs off the nodes of each job, including the gate.
 	Apart map[string]bool
-	// Awaited holds the jobs and arrays that jobs without a GPU depend on, as of the last output.
+	// Awaited holds the jobs and arrays that jobs without a GPU depend on, from the last output.
 	Awaited map[string]bool
 
 	requests map[TRES]job.GPURequest
 	deps     map[string]job.Dependencies
 }
 
-// queueRow is one row of the output, which its fields point into.
+// queueRow is one row. Its fields point into the output.
 type queueRow struct {
 	id     []byte
 	number int64
-	head   []byte // the plain fields, not cut yet
+	head   []byte // the plain fields, not yet cut
 	plain  [numPlain][]byte
 	free   [numFree][]byte
 }
 
-// Format is what squeue -O takes, with a row's marks in it.
+// Format is the format for squeue -O, with the nonce as a mark.
 func (p *QueueParser) Format(nonce string) string {
 	var b strings.Builder
 	b.WriteString("jobid:" + nonce)
@@ -135,18 +133,20 @@ func (p *QueueParser) has(field int) bool {
 	return field != fExcNodes || !p.NoExcNodes
 }
 
-// maxKept bounds the requests and dependency lists that are kept.
-const maxKept = 4096
+// maxCached bounds the cached requests and dependency lists.
+const maxCached = 4096
 
-// Parse reads one poll's output into dst: the jobs that request a GPU, in their order, and the gates. It returns an
-// error if a row is cut short or is not in the requested format. Jobs of kinds that the bridge doesn't use are skipped.
-func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job.Job, gates []job.GateState,
-	err error,
-) {
-	if p.requests == nil || len(p.requests) > maxKept || len(p.deps) > maxKept {
-		p.requests, p.deps = map[TRES]job.GPURequest{}, map[string]job.Dependencies{}
+// Parse reads one poll's output into dst: the jobs that request a GPU, in their order, and the gates. The error is
+// ErrRow. Jobs that have ended are skipped, and jobs with fields too long to understand.
+func (p *QueueParser) Parse(
+	dst []job.Job, out []byte, nonce string,
+) (jobs []job.Job, gates []job.GateState, err error) {
+	if p.requests == nil || len(p.requests) > maxCached || len(p.deps) > maxCached {
+		p.requests = map[TRES]job.GPURequest{}
+		p.deps = map[string]job.Dependencies{}
 	}
-	jobs, p.Awaited = dst[:0], map[string]bool{}
+	jobs = dst[:0]
+	p.Awaited = map[string]bool{}
 	mark := []byte(nonce)
 	var r queueRow
 	for n := 0; len(out) > 0; n++ {
@@ -154,7 +154,7 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 			return nil, nil, err
 		}
 		request := p.request(&r)
-		// By its name alone: what else is read of it may be wrong, and is to be noticed.
+		// Only the comment identifies the gate, since its other fields may be misread, which misread is to report.
 		owner, mayBeGate := job.GateOwner(string(r.free[fComment]))
 		if request.Kind == job.NoGPU && !mayBeGate {
 			for _, d := range p.dependencies(&r).List {
@@ -166,7 +166,7 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 		}
 		uid, err := r.cutPlain()
 		if err != nil && isTooLong(r.head) {
-			continue // an endless list of partitions, say: nothing can be known of this job
+			continue // a huge list of partitions, say
 		}
 		if err != nil {
 			return nil, nil, err
@@ -174,7 +174,8 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 		state, active := baseState(r.plain[pState])
 		expedited := string(r.plain[pState]) == "EXPEDITING"
 		if expedited && len(r.plain[pNodeList]) > 0 {
-			state, expedited = job.Completing, false // not off its node yet
+			state = job.Completing // the job has not left its node
+			expedited = false
 		}
 		if mayBeGate && p.Ours != nil && p.Ours(uid) {
 			g := r.gate(state)
@@ -188,10 +189,10 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 		if !active || request.Kind == job.NoGPU {
 			continue
 		}
-		j := job.Job{UID: uid, State: state, Request: request, Expedited: expedited, TooLong: state == job.Pending &&
-			r.forget()}
+		j := job.Job{UID: uid, State: state, Request: request, Expedited: expedited}
+		j.TooLong = state == job.Pending && r.forget()
 		if state == job.Pending && isTooLong(r.free[fDependency]) {
-			continue // it can't be changed without a loss
+			continue // the bridge could not restore the dependency
 		}
 		if p.fill(&j, &r) {
 			jobs = append(jobs, j)
@@ -200,6 +201,7 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 	return jobs, gates, nil
 }
 
+// cut cuts row n at the marks, and returns the output after it.
 func (r *queueRow) cut(out, mark []byte, n int, has func(field int) bool) (rest []byte, err error) {
 	var ok bool
 	if r.id, rest, ok = bytes.Cut(out, mark); !ok {
@@ -223,12 +225,13 @@ func (r *queueRow) cut(out, mark []byte, n int, has func(field int) bool) (rest 
 	return rest[min(1, len(rest)):], nil
 }
 
-// forget empties fields that are cut off, and reports whether there are any.
+// forget empties fields that were cut off, and reports whether any matter.
 func (r *queueRow) forget() bool {
 	found := false
 	for i, f := range r.free {
 		if i != fDependency && i != fAdminComment && isTooLong(f) {
-			r.free[i], found = nil, found || i != fName && i != fWorkDir
+			r.free[i] = nil
+			found = found || i != fName && i != fWorkDir
 		}
 	}
 	return found || isTooLong(r.free[fDependency]) || isTooLong(r.head)
@@ -239,7 +242,8 @@ func (r *queueRow) cutPlain() (uid uint32, err error) {
 	b := r.head
 	for i := range r.plain {
 		f, rest, more := bytes.Cut(b, []byte{'|'})
-		if r.plain[i] = f; more != (i < numPlain-1) {
+		r.plain[i] = f
+		if more != (i < numPlain-1) {
 			return 0, fmt.Errorf("%w: job %d has too few fields", ErrRow, r.number)
 		}
 		b = rest
@@ -260,10 +264,11 @@ func (r *queueRow) gate(state job.JobState) job.GateState {
 	return g
 }
 
-// fill sets the rest of a job. false: it is a row for several array tasks at once,
-// which squeue --array doesn't print and from which no single task could be read.
+// fill sets the remaining fields of a job. It returns false for a row of several array tasks, which squeue --array
+// shouldn't print.
 func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
-	pf, ff := &r.plain, &r.free
+	pf := &r.plain
+	ff := &r.free
 	if !p.name(j, r) {
 		return false
 	}
@@ -292,11 +297,11 @@ func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 	return true
 }
 
-// name sets how scontrol names the job.
+// name sets the job's name in scontrol; see fill.
 func (p *QueueParser) name(j *job.Job, r *queueRow) bool {
 	pf := &r.plain
 	if IsNone(string(pf[pTask])) {
-		j.Ref = one(r.id)
+		j.Ref = intern(r.id)
 		return true
 	}
 	array, ok := digits(pf[pArray])
@@ -305,7 +310,7 @@ func (p *QueueParser) name(j *job.Job, r *queueRow) bool {
 	}
 	j.ArrayID = array
 	var buf [48]byte
-	j.Ref = one(append(append(append(buf[:0], pf[pArray]...), '_'), pf[pTask]...))
+	j.Ref = intern(append(append(append(buf[:0], pf[pArray]...), '_'), pf[pTask]...))
 	return true
 }
 
@@ -316,8 +321,8 @@ func (p *QueueParser) request(r *queueRow) job.GPURequest {
 		return job.GPURequest{}
 	}
 	t := TRES{
-		PerNode: one(ff[fPerNode]), PerJob: one(ff[fPerJob]),
-		PerSocket: one(ff[fPerSocket]), PerTask: one(ff[fPerTask]),
+		PerNode: intern(ff[fPerNode]), PerJob: intern(ff[fPerJob]),
+		PerSocket: intern(ff[fPerSocket]), PerTask: intern(ff[fPerTask]),
 	}
 	a, ok := p.requests[t]
 	if !ok {
@@ -332,7 +337,7 @@ func (p *QueueParser) dependencies(r *queueRow) job.Dependencies {
 	if IsNone(string(b)) {
 		return job.Dependencies{}
 	}
-	s := one(b)
+	s := intern(b)
 	d, ok := p.deps[s]
 	if !ok {
 		d = ParseDependencies(s)
@@ -341,17 +346,17 @@ func (p *QueueParser) dependencies(r *queueRow) job.Dependencies {
 	return d
 }
 
-// text is a field's value, "" where Slurm prints that there is none.
+// text returns a field's value, "" for Slurm's words for none.
 func (p *QueueParser) text(b []byte) string {
 	if IsNone(string(b)) {
 		return ""
 	}
-	return one(b)
+	return intern(b)
 }
 
-// baseState maps squeue's state to the states that the bridge distinguishes. A state that is only a
-// flag on a base state (CONFIGURING, RESIZING, …) becomes its base state. false: the job is over.
-func baseState(b []byte) (job.JobState, bool) {
+// baseState maps squeue's state to the states that the bridge distinguishes. A flag on a base state (CONFIGURING,
+// RESIZING, …) becomes the base state. active is false if the job has ended.
+func baseState(b []byte) (state job.JobState, active bool) {
 	switch string(b) {
 	case "PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "REQUEUE_FED", "EXPEDITING":
 		return job.Pending, true
@@ -365,8 +370,8 @@ func baseState(b []byte) (job.JobState, bool) {
 	return job.JobState(b), false
 }
 
-// setSize sets what a job takes, from its trackable resources ("cpu=2,mem=200M, node=1,…"). squeue's own numbers won't
-// do: MinMemory is per CPU or per node without saying which, and NumNodes of a pending job is a guess (2 for -n2 -c4).
+// setSize sets a job's size from its trackable resources ("cpu=2,mem=200M, node=1,…"). squeue's own numbers don't
+// suffice: MinMemory may be per CPU or per node, and a pending job's NumNodes is a guess (2 for -n2 -c4).
 func setSize(j *job.Job, nodes, cpus, tres []byte) {
 	n, _ := leading(nodes)
 	mem := 0.0
@@ -379,21 +384,22 @@ func setSize(j *job.Job, nodes, cpus, tres []byte) {
 			n, _ = leading(v)
 		}
 	}
-	j.NumNodes, j.CPUs = int(min(n, maxCount)), number(cpus)
+	j.NumNodes = int(min(n, maxCount))
+	j.CPUs = number(cpus)
 	j.HostMemMiB = mem / float64(max(1, n))
 }
 
-// one returns a string that is one in memory for equal bytes, as long as a job has it.
-func one(b []byte) string { return unique.Make(string(b)).Value() }
+// intern returns the same string in memory for equal bytes.
+func intern(b []byte) string { return unique.Make(string(b)).Value() }
 
-// ExcludedFormat is what squeue --format takes for ParseExcluded.
+// ExcludedFormat is the format for squeue --format that ParseExcluded reads.
 const ExcludedFormat = "%A|%x"
 
-// ArraysFormat is what squeue --format takes for ParseArrayLimits, without --array.
+// ArraysFormat is the format for squeue --format, without --array, that ParseArrayLimits reads.
 const ArraysFormat = "%F|%K"
 
-// ParseArrayLimits reads how many of its tasks each array may run at a time, by the array's number, from rows such as
-// "7|0-3,9%2". Neither field can hold a user's text.
+// ParseArrayLimits reads from rows such as "7|0-3,9%2" how many tasks of each array may run at a time, by the array's
+// number. Neither field can contain text of users.
 func ParseArrayLimits(out []byte) map[int64]int {
 	limits := map[int64]int{}
 	for line := range bytes.Lines(out) {
@@ -407,10 +413,10 @@ func ParseArrayLimits(out []byte) map[int64]int {
 	return limits
 }
 
-// ExcludesTooMuch is what ParseExcluded gives for a list longer than MostOfField.
+// ExcludesTooMuch is ParseExcluded's value for a list longer than MostOfField.
 const ExcludesTooMuch = "\x00"
 
-// ParseExcluded reads the nodes that jobs exclude, by the job's number. Neither can hold a user's text.
+// ParseExcluded reads the nodes that jobs exclude, by the job's number. Neither field can contain text of users.
 func ParseExcluded(out []byte) map[int64]string {
 	dst := map[int64]string{}
 	for line := range bytes.Lines(out) {
@@ -419,7 +425,8 @@ func ParseExcluded(out []byte) map[int64]string {
 		if !ok || !isNumber {
 			continue
 		}
-		if dst[n] = string(nodes); isTooLong(nodes) {
+		dst[n] = string(nodes)
+		if isTooLong(nodes) {
 			dst[n] = ExcludesTooMuch
 		}
 		if IsNone(dst[n]) {

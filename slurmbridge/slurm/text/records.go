@@ -11,8 +11,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// record reads a line of KEY=VALUE words. Of a key that stands there twice the first counts, and nothing counts from
-// the first of the fields of free text on. Of a value with blanks in it only the first word is kept; "(null)" is "".
+// record parses a line of KEY=VALUE words up to the first field of free text. If a key occurs twice, the first counts.
+// A value ends at the first blank; "(null)" is "".
 func record(line []byte, free ...string) map[string]string {
 	f := make(map[string]string, 32)
 	for word := range bytes.FieldsSeq(line) {
@@ -35,16 +35,16 @@ func record(line []byte, free ...string) map[string]string {
 	return f
 }
 
-// ParseConfig reads `scontrol show config`: lines of "Key   = value", "(null)" as "".
-// Of a key that stands there twice (cgroup.conf follows slurm.conf) the first counts.
-// Settings that newer releases number (Prolog[0], Prolog[1]) are also there under their
-// bare name, joined by commas.
+// ParseConfig reads `scontrol show config`: lines of "Key   = value", "(null)" as "". If a key occurs twice, the first
+// counts: cgroup.conf follows slurm.conf. Settings that newer releases number (Prolog[0], Prolog[1]) are also in the
+// result without numbers, joined by commas.
 func ParseConfig(out []byte) map[string]string {
 	config := map[string]string{}
 	numbered := map[string][]string{}
 	for line := range bytes.Lines(out) {
 		key, value, ok := strings.Cut(string(line), "=")
-		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
+		key = strings.TrimSpace(key)
+		value = strings.TrimSpace(value)
 		if _, seen := config[key]; !ok || seen || key == "" || strings.ContainsAny(key, " \t") {
 			continue
 		}
@@ -52,7 +52,7 @@ func ParseConfig(out []byte) map[string]string {
 			value = ""
 		}
 		config[key] = value
-		if name, _, is := strings.Cut(key, "["); is && name != "" && value != "" {
+		if name, _, isNumbered := strings.Cut(key, "["); isNumbered && name != "" && value != "" {
 			numbered[name] = append(numbered[name], value)
 		}
 	}
@@ -67,25 +67,23 @@ func ParseConfig(out []byte) map[string]string {
 // Partition is a partition as scontrol shows it.
 type Partition struct {
 	Name    string
-	Hidden  bool   // ordinary users don't see it, nor jobs in it
+	Hidden  bool   // ordinary users see neither the partition nor its jobs
 	State   string // UP, DOWN, DRAIN or INACTIVE
 	Billing string // TRESBillingWeights, "" = none
-	QOS     string // that its jobs are under besides their own, "N/A" = none
-	// DefMem: its jobs get a memory limit by default, DefMemPerCPU MiB for each CPU or, where that is 0, so much a node.
-	DefMem       bool
-	DefMemPerCPU float64
-	// MaxCPUsPerNode is the most CPUs that its jobs have of a node, 0 = all.
-	MaxCPUsPerNode int
-	MaxTime        time.Duration // longest time limit, 0 = any
+	QOS     string // applies to the partition's jobs besides their own QOS, "N/A" = none
+	// DefMem: jobs have a default memory limit, DefMemPerCPU MiB for each CPU, or a limit by node if that is 0.
+	DefMem         bool
+	DefMemPerCPU   float64
+	MaxCPUsPerNode int           // of all jobs in the partition, 0 = no limit
+	MaxTime        time.Duration // longest time limit, 0 = no limit
 	WholeNodes     bool          // each job gets whole nodes (OverSubscribe=EXCLUSIVE)
-	OneUser        bool          // a node is one user's at a time (ExclusiveUser=YES)
+	OneUser        bool          // a node runs jobs of one user at a time (ExclusiveUser=YES)
 	PerGPU         job.PerGPU
-	// Tier and PreemptMode are for preempt/partition_prio.
-	Tier        int
-	PreemptMode string // OFF, REQUEUE and so on
+	Tier           int    // PriorityTier, for preempt/partition_prio
+	PreemptMode    string // OFF, REQUEUE and so on
 }
 
-// BillsGPUsAlone reports whether the partition bills whole GPUs, of any type, and no shares of one.
+// BillsGPUsAlone reports whether the partition bills whole GPUs, of any type, but no shares.
 func (p *Partition) BillsGPUsAlone() bool {
 	bills := func(kinds ...string) bool {
 		return slices.ContainsFunc(strings.Split(strings.ToLower(p.Billing), ","), func(w string) bool {
@@ -112,7 +110,7 @@ func ParsePartitions(out []byte) []Partition {
 			QOS:    f["QoS"],
 			DefMem: HasDefMem(f), DefMemPerCPU: ParseMiB(f["DefMemPerCPU"]), MaxCPUsPerNode: number(f["MaxCPUsPerNode"]),
 			MaxTime: parseLimit([]byte(f["MaxTime"])), PerGPU: ParsePerGPU(f["JobDefaults"]),
-			// From 26.05 on all three of them are words of Exclusive=; TOPO takes whole nodes, too.
+			// From 26.05 on all three are values of Exclusive=. TOPO takes whole nodes as well.
 			WholeNodes: f["OverSubscribe"] == "EXCLUSIVE" || f["ExclusiveTopo"] == "YES" ||
 				f["Exclusive"] == "NODE" || f["Exclusive"] == "TOPO",
 			OneUser: f["ExclusiveUser"] == "YES" || f["Exclusive"] == "USER",
@@ -121,8 +119,8 @@ func ParsePartitions(out []byte) []Partition {
 	return parts
 }
 
-// ParseReservations reads `scontrol show reservations -o`. A reservation without nodes, of licences
-// say, is skipped; one with unreadable nodes may hold any node. An unreadable time is zero.
+// ParseReservations reads `scontrol show reservations -o`. Reservations without nodes, e.g. of licences, are skipped. A
+// reservation with unreadable nodes has Nodes nil: it may hold any node. An unreadable time is zero.
 func ParseReservations(out []byte) []job.Reservation {
 	var all []job.Reservation
 	for line := range bytes.Lines(out) {
@@ -134,12 +132,12 @@ func ParseReservations(out []byte) []job.Reservation {
 			Name: f["ReservationName"], Start: parseTime([]byte(f["StartTime"])),
 			End: parseTime([]byte(f["EndTime"])), Magnetic: HasOption(f["Flags"], "MAGNETIC"),
 		}
-		if users := f["Users"]; !IsNone(users) && !strings.HasPrefix(users, "-") { // "-ann": all but ann
+		if users := f["Users"]; !IsNone(users) && !strings.HasPrefix(users, "-") { // "-ann": all users but ann
 			r.Users = strings.Split(users, ",")
 		}
 		r.Nodes = ExpandHosts(f["Nodes"])
 		for name := range r.Nodes {
-			if strings.Contains(name, "[") { // as it stands in the list: it can't be read
+			if strings.Contains(name, "[") { // an item that ExpandHosts could not read
 				r.Nodes = nil
 				break
 			}
@@ -149,19 +147,18 @@ func ParseReservations(out []byte) []job.Reservation {
 	return all
 }
 
-// ParsePerGPU reads JobDefaults, as scontrol shows a partition's or the cluster's:
-// "DefCpuPerGPU=4,DefMemPerGPU=2000", "(null)" where there are none.
+// ParsePerGPU reads JobDefaults of a partition or the cluster: "DefCpuPerGPU=4,DefMemPerGPU=2000", "(null)" = none.
 func ParsePerGPU(list string) job.PerGPU {
 	read := func(name string) uint64 {
 		value, _ := Option(list, name)
-		n, _ := strconv.ParseUint(value, 10, 32) // what isn't read is no default
+		n, _ := strconv.ParseUint(value, 10, 32) // unreadable = no default
 		return n
 	}
 	return job.PerGPU{CPUs: read("DefCpuPerGPU"), MemMiB: read("DefMemPerGPU")}
 }
 
-// HasDefMem reports whether a partition's or the cluster's settings limit the memory of
-// jobs that don't name any, also of jobs that share a GPU: DefMemPerGPU counts whole GPUs alone.
+// HasDefMem reports whether settings of a partition or the cluster give jobs a default memory limit that also applies
+// to jobs that share a GPU. DefMemPerGPU does not: it counts whole GPUs only.
 func HasDefMem(f map[string]string) bool {
 	return slices.ContainsFunc([]string{"DefMemPerCPU", "DefMemPerNode"}, func(key string) bool {
 		v := f[key]
@@ -169,11 +166,10 @@ func HasDefMem(f map[string]string) bool {
 	})
 }
 
-// federated is the line of `scontrol show federation` that names this cluster, by a name that is an argument as it
-// stands.
+// federated matches the line of `scontrol show federation` that names this cluster, if the name is safe as an argument.
 var federated = regexp.MustCompile(`(?m)^Self: *([A-Za-z0-9][A-Za-z0-9_.-]*):`)
 
-// FederatedSelf reads `scontrol show federation`: this cluster's name, "" where it is in no federation.
+// FederatedSelf returns this cluster's name from `scontrol show federation`, "" if it is in no federation.
 func FederatedSelf(out []byte) string {
 	if m := federated.FindSubmatch(out); m != nil {
 		return string(m[1])

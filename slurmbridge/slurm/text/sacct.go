@@ -12,41 +12,43 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
-// userText are sacct's fields that users write, besides JobName.
+// userText are the sacct columns with text of users, besides JobName.
 var userText = []string{
 	"admincomment", "comment", "extra", "failednode", "stderr", "stdin", "stdout",
 	"submitline", "systemcomment", "wckey", "workdir",
 }
 
-// SacctRow is one row of what sacct prints: an allocation, or a step of one. Its getters name columns in lower case.
+// SacctRow is one row of sacct's output: an allocation or a step. Its getters take column names in lower case.
 type SacctRow struct {
 	*table.Row
-	trailing   bool // --parsable ends each line with a bar
-	absorbable bool // JobName is the only text that users write
+	trailing   bool // --parsable: each line ends with a "|"
+	absorbable bool // JobName is the only column with text of users
 }
 
-// ReadSacct calls do for each row of what `sacct --parsable2` (or --parsable) prints, and begin for its header, with
-// columns in any order. It stops at the first error. JobName is a user's text: if it contains a "|" and the file has no
-// other such column, it is put together again. A row that a line break in a name tears apart, or that was cut short, is
-// left out; broken counts such rows. Errors are a *table.Error.
+// ReadSacct reads the output of `sacct --parsable2` (or --parsable), with columns in any order. It calls begin for the
+// header and do for each row, and stops at the first error, a *table.Error. A JobName that contains "|" is put together
+// again if no other column has text of users. Rows that a line break in a name tears apart, or that are cut short, are
+// skipped; broken counts them.
 func ReadSacct(r io.Reader, name string, begin, do func(*SacctRow)) (broken int, err error) {
 	var row *SacctRow
-	torn := 0 // fields so far of a row that isn't complete; 0 = there is none
+	torn := 0 // fields so far of an incomplete row; 0 = none
 	err = table.EachLine(r, name, func(line int, text string) (err error) {
 		text = strings.TrimRight(text, "\r")
 		switch {
 		case strings.TrimSpace(text) == "":
 			return nil
 		case row == nil:
-			if row, err = sacctHeader(name, line, text); err != nil {
+			row, err = sacctHeader(name, line, text)
+			if err != nil {
 				return err
 			}
 			begin(row)
 			return row.Err()
 		}
 		fields, err := row.split(text)
-		switch n := len(fields); {
-		case n >= row.Width() && !row.numbered(fields): // the rest of a name that has bars as well
+		n := len(fields)
+		switch {
+		case n >= row.Width() && !row.numbered(fields): // the rest of a torn name that contains "|"
 			if torn == 0 {
 				broken++
 			}
@@ -55,9 +57,10 @@ func ReadSacct(r io.Reader, name string, begin, do func(*SacctRow)) (broken int,
 		case n >= row.Width():
 			torn = 0
 		case torn == 0 || torn+n-1 > row.Width():
-			torn, broken = n, broken+1
+			torn = n
+			broken++
 			return nil
-		default: // the line break is within a field
+		default: // the rest of a torn row: its first field continues the last one
 			torn = (torn + n - 1) % row.Width()
 			return nil
 		}
@@ -84,7 +87,7 @@ func sacctHeader(name string, line int, text string) (*SacctRow, error) {
 		!slices.ContainsFunc(userText, row.Has)}, nil
 }
 
-// split cuts a row into fields; JobName gets back what a "|" in it tore off.
+// split cuts a row into fields, and puts a JobName with "|" together again.
 func (r *SacctRow) split(text string) ([]string, error) {
 	if r.trailing {
 		text = strings.TrimSuffix(text, "|")
@@ -95,17 +98,17 @@ func (r *SacctRow) split(text string) ([]string, error) {
 	case more <= 0:
 		return fields, nil
 	case !r.absorbable:
-		return fields, fmt.Errorf(`%d fields, the header has %d: a "|" in a text that a user wrote; ask sacct for JobName alone of such columns`, len(fields), r.Width())
+		return fields, fmt.Errorf(`%d fields, the header has %d: a user's text contains "|"; print no column with text of users but JobName`, len(fields), r.Width())
 	}
 	i := r.Index("jobname")
 	name := strings.Join(fields[i:i+more+1], "|")
 	return slices.Concat(fields[:i], []string{name}, fields[i+more+1:]), nil
 }
 
-// jobNumber is how a job's or a step's ID begins.
+// jobNumber matches the beginning of a job's or step's ID.
 var jobNumber = regexp.MustCompile(`^\d+([._+]|$)`)
 
-// numbered reports whether a row begins with a job's ID, as far as the columns can say.
+// numbered reports whether the row's ID columns, if any, have IDs.
 func (r *SacctRow) numbered(fields []string) bool {
 	for _, col := range []string{"jobid", "jobidraw"} {
 		if r.Has(col) && !jobNumber.MatchString(fields[r.Index(col)]) {
@@ -115,28 +118,28 @@ func (r *SacctRow) numbered(fields []string) bool {
 	return true
 }
 
-// FirstOf returns the first of the columns that the file has; one must be there.
+// FirstOf returns the first of the columns that the file has; it must have one.
 func (r *SacctRow) FirstOf(columns ...string) string { return r.Row.FirstOf("|", columns...) }
 
 // Part says whether a job's GPUs are whole ones.
 type Part int
 
-// The parts of a GPU that accounting knows.
+// The parts of a GPU that accounting distinguishes.
 const (
 	Whole    Part = iota
 	Shared        // gres/mps or gres/shard
 	Instance      // of a GPU in MIG mode
 )
 
-// maxNumber is the largest number of GPUs that is taken.
+// maxNumber is the largest number of GPUs that is accepted.
 const maxNumber = 1e6
 
-// mig is a type of GPU that is an instance of one in MIG mode, such as 1g.5gb or nvidia_a100_1c.3g.20gb.
+// mig matches GPU types that are MIG instances, such as 1g.5gb or nvidia_a100_1c.3g.20gb.
 var mig = regexp.MustCompile(`(^|[^0-9a-z])[0-9]+g\.[0-9]+gb`)
 
-// GPUs returns the GPUs in the first of the TRES columns that isn't empty, e.g.
-// "billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G": the count over all types where it is there, else the sum over
-// the types. part: some are parts of a GPU (gres/mps, gres/shard, an instance in MIG mode).
+// GPUs returns the GPUs in the first TRES column that isn't empty, e.g.
+// "billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G": the count of gres/gpu, or else the sum over the types. part is
+// Shared or Instance if some of them are parts of a GPU.
 func (r *SacctRow) GPUs(columns ...string) (count int, part Part) {
 	for _, col := range columns {
 		tres := r.Text(col)
@@ -152,7 +155,7 @@ func (r *SacctRow) GPUs(columns ...string) (count int, part Part) {
 			}
 			n, err := table.ParseNumber(number)
 			if err == nil && (n != math.Trunc(n) || n < 0 || n > maxNumber) {
-				err = fmt.Errorf("%w: %.40q is no number of GPUs", table.ErrOutOfRange, item)
+				err = fmt.Errorf("%w: %.40q is not a number of GPUs", table.ErrOutOfRange, item)
 			}
 			switch {
 			case err != nil:
@@ -163,7 +166,8 @@ func (r *SacctRow) GPUs(columns ...string) (count int, part Part) {
 					part = Shared
 				}
 			case isTyped:
-				if typed += n; n > 0 && mig.MatchString(strings.ToLower(typ)) {
+				typed += n
+				if n > 0 && mig.MatchString(strings.ToLower(typ)) {
 					part = Instance
 				}
 			default:
@@ -178,7 +182,7 @@ func (r *SacctRow) GPUs(columns ...string) (count int, part Part) {
 	return 0, Whole
 }
 
-// Elapsed reads a run time such as 1-02:03:04, which must be there.
+// Elapsed reads a run time such as 1-02:03:04. It must not be missing.
 func (r *SacctRow) Elapsed(col string) time.Duration {
 	s := r.Text(col)
 	d, ok := ParseDuration([]byte(s))
@@ -186,12 +190,12 @@ func (r *SacctRow) Elapsed(col string) time.Duration {
 	case s == "":
 		r.Fail(col, table.ErrMissing)
 	case !ok:
-		r.Fail(col, fmt.Errorf("%.40q is no run time: [days-][hours:]minutes:seconds", s))
+		r.Fail(col, fmt.Errorf("%.40q is not a run time: [days-][hours:]minutes:seconds", s))
 	}
 	return d
 }
 
-// Time reads a time, at loc where it has no zone. The zero time is one that has not come, or is not known.
+// Time reads a time, in loc if it has no zone. The zero time means that it has not come or is unknown.
 func (r *SacctRow) Time(col string, loc *time.Location) time.Time {
 	s := r.Text(col)
 	if IsNone(s) {
@@ -206,6 +210,6 @@ func (r *SacctRow) Time(col string, loc *time.Location) time.Time {
 			return t
 		}
 	}
-	r.Fail(col, fmt.Errorf("%.40q is no time like 2024-01-31T23:59:59", s))
+	r.Fail(col, fmt.Errorf("%.40q is not a time like 2024-01-31T23:59:59", s))
 	return time.Time{}
 }

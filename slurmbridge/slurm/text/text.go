@@ -1,9 +1,9 @@
-// Package text is the one reader of what Slurm's commands print: requests for generic resources, times, host lists,
-// records of key=value, the rows of squeue and sacct, dependency lists and error messages. Every function is pure and
-// takes any bytes; package slurm runs the commands.
+// Package text parses the output of Slurm's commands: requests for generic resources, times, host lists, records of
+// key=value, rows of squeue and sacct, dependency lists and error messages. Its functions are pure and accept any
+// bytes; package slurm runs the commands.
 //
-// Users write parts of these texts (names, comments, features, accounts), so each
-// reader states how it keeps such text from being taken for Slurm's own.
+// Users write parts of this output (names, comments, features, accounts), so each parser states how it keeps users'
+// text apart from Slurm's own.
 package text
 
 import (
@@ -18,14 +18,14 @@ import (
 // maxCount bounds counts, so that no sum of a few overflows.
 const maxCount = 1 << 30
 
-// maxComment is how much of a comment is kept, bytes.
+// maxComment bounds the bytes kept of a comment.
 const maxComment = 1024
 
-// NewNonce draws a mark that no user can foresee. It begins with neither a digit nor a
-// dot, which squeue's format would take for a width, and holds no comma.
+// NewNonce draws a mark that no user can predict. It contains no comma, and doesn't begin with a digit or dot, which
+// squeue's format would take for a width.
 func NewNonce() string { return "~" + rand.Text()[:12] }
 
-// IsNone reports whether a value is one that Slurm prints for none.
+// IsNone reports whether Slurm prints this value for "none" or "unknown".
 func IsNone(s string) bool {
 	switch s {
 	case "", "N/A", "(null)", "None", "NONE", "n/a", "Unknown":
@@ -34,7 +34,7 @@ func IsNone(s string) bool {
 	return false
 }
 
-// ValidRef reports whether a name is that of a job or an array task and nothing else.
+// ValidRef reports whether a string is exactly the name of a job or an array task.
 func ValidRef(ref string) bool {
 	id, task, isTask := strings.Cut(ref, "_")
 	if n, ok := digits(id); !ok || n < 1 || n > math.MaxUint32 {
@@ -47,8 +47,8 @@ func ValidRef(ref string) bool {
 	return true
 }
 
-// Option finds a word of a comma-separated list, with its value where it is
-// word=value. Case does not matter; as in Slurm the first of several counts.
+// Option finds a word in a comma-separated list, and its value if the item is word=value. Case does not matter; as in
+// Slurm the first of several matches counts.
 func Option(list, word string) (value string, there bool) {
 	for w := range strings.SplitSeq(list, ",") {
 		name, value, _ := strings.Cut(strings.TrimSpace(w), "=")
@@ -59,14 +59,13 @@ func Option(list, word string) (value string, there bool) {
 	return "", false
 }
 
-// HasOption reports whether a comma-separated list holds a word.
+// HasOption reports whether a comma-separated list contains a word.
 func HasOption(list, word string) bool {
 	_, there := Option(list, word)
 	return there
 }
 
-// HasPlugin reports whether a setting that names plugins has one: "job_submit/lua", which many lists of Slurm's take as
-// "lua", too.
+// HasPlugin reports whether a list of plugins has "job_submit/lua", say; many lists also accept the short form "lua".
 func HasPlugin(list, plugin string) bool {
 	_, name, _ := strings.Cut(plugin, "/")
 	return HasOption(list, plugin) || HasOption(list, name)
@@ -90,7 +89,7 @@ func Seconds(s string) (time.Duration, bool) {
 	return d, err == nil
 }
 
-// OneLine makes what a command complained of fit a log line.
+// OneLine turns standard error into one line for a log, cut off at 1,000 bytes.
 func OneLine(s string) string {
 	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 	if len(s) > 1000 {
@@ -113,7 +112,7 @@ func digits[T string | []byte](b T) (n int64, ok bool) {
 	return n, true
 }
 
-// leading reads the number that a value begins with, such as the 1 of "1-4" nodes, and returns what follows it.
+// leading reads the number at the beginning of a value, such as the 1 of "1-4" nodes, and returns the rest as well.
 func leading[T string | []byte](b T) (n int64, rest T) {
 	i := 0
 	for i < len(b) && i < 18 && b[i] >= '0' && b[i] <= '9' {
@@ -123,7 +122,7 @@ func leading[T string | []byte](b T) (n int64, rest T) {
 	return n, b[i:]
 }
 
-// number is the count that a value begins with.
+// number returns the count at the beginning of a value.
 func number[T string | []byte](b T) int {
 	n, _ := leading(b)
 	return int(min(n, maxCount))
@@ -132,9 +131,9 @@ func number[T string | []byte](b T) int {
 // stamp is Slurm's own format of a time.
 const stamp = "2006-01-02T15:04:05"
 
-// parseTime reads a time as squeue prints it with SLURM_TIME_FORMAT=%s, in seconds since 1970, or in Slurm's own format
-// (UTC, since the commands run with TZ=UTC). Anything else, such as N/A, Unknown or a format that the site forces, is
-// the zero time.
+// parseTime reads a time in seconds since 1970, as squeue prints it with SLURM_TIME_FORMAT=%s, or in Slurm's own format
+// (in UTC, since the commands run with TZ=UTC). For anything else, such as N/A, Unknown or a site's own format, it
+// returns the zero time.
 func parseTime(b []byte) time.Time {
 	if n, ok := digits(b); ok {
 		if n == 0 || n >= math.MaxUint32-1 { // NO_VAL, INFINITE
@@ -150,14 +149,15 @@ func parseTime(b []byte) time.Time {
 	return time.Time{}
 }
 
-// maxSeconds is the longest duration that is read, s: some 140 years.
+// maxSeconds is the longest duration that is accepted, some 140 years.
 const maxSeconds = 1 << 32
 
 // ParseDuration reads [days-][hours:]minutes:seconds[.fraction], or days-hours.
 func ParseDuration(s []byte) (time.Duration, bool) {
 	days, clock, hasDays := bytes.Cut(s, []byte{'-'})
 	if !hasDays {
-		days, clock = []byte{'0'}, s
+		days = []byte{'0'}
+		clock = s
 	}
 	clock, fraction, hasFraction := bytes.Cut(clock, []byte{'.'})
 	d, ok := digits(days)
@@ -194,18 +194,20 @@ func ParseDuration(s []byte) (time.Duration, bool) {
 	return total, true
 }
 
-// parseLimit reads a time limit. UNLIMITED and what can't be read are 0.
+// parseLimit reads a time limit; 0 = UNLIMITED or unreadable.
 func parseLimit(b []byte) time.Duration {
 	d, _ := ParseDuration(b)
 	return d
 }
 
-// ParseMiB reads an amount of memory such as 100M, 1.50G or 4096 (MiB); 0 where it can't be read.
+// ParseMiB reads an amount of memory such as 100M, 1.50G or 4096 (MiB); 0 = unreadable.
 func ParseMiB[T string | []byte](b T) float64 {
-	s, unit := string(b), 1.0
+	s := string(b)
+	unit := 1.0
 	if n := len(s) - 1; n >= 0 {
 		if i := strings.IndexByte("KMGTPE", s[n]&^0x20); i >= 0 {
-			unit, s = math.Pow(1024, float64(i-1)), s[:n]
+			unit = math.Pow(1024, float64(i-1))
+			s = s[:n]
 		}
 	}
 	v, err := strconv.ParseFloat(s, 64)
