@@ -136,11 +136,13 @@ func TestIdentifySaysTheDaemonsKey(t *testing.T) {
 	dir := must.Get(filepath.EvalSymlinks(t.TempDir()))(t)
 	script := filepath.Join(dir, "run.sh")
 	must.OK(t, os.WriteFile(script, []byte("exec gpusim run alexnet --mem-mib $(cat mem)\n"), 0o600))
-	want := appid.Identify(&appid.Job{
-		Script: must.Get(os.ReadFile(script))(t), Dir: dir, Args: job.NoteArgs([]string{"128", "x_007.csv", "N=5"}),
-	})
+	st := must.Get(store.Open(t.Context(), filepath.Join(dir, "db")))(t)
+	defer st.Close()
+	note := job.Note{Args: job.NoteArgs([]string{"128", "x_007.csv", "N=5"})}
+	daemons := must.Get((&recogniser{st}).Identify(t.Context(), &job.Job{Ref: "1", User: "ann", WorkDir: dir, Note: note},
+		job.Terms{}, must.Get(os.ReadFile(script))(t)))(t)
 	var got struct{ Jobs []appid.App }
 	must.OK(t, json.Unmarshal([]byte(ok(t, "profiles", "identify", "--json", "-c", conf(t), script, "--args",
 		"128 x_007.csv", "--export", "ALL,N=5")), &got))
-	must.Equal(t, got.Jobs[0].Key, want.Key)
+	must.Equal(t, got.Jobs[0].Key, daemons)
 }

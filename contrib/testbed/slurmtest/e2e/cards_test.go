@@ -104,54 +104,37 @@ func (c *cards) ran(ids ...string) []ran {
 	return out
 }
 
-// Device files, NVML and gres.conf number a node's GPUs each in its own order, and gres.conf lacks one of them: a
-// sharer computes through MPS on the very card that a job of a whole GPU with Slurm's number has, and its record names
-// it.
+// Device files, NVML and Slurm, which finds the GPUs itself, number a node's GPUs each in its own order: a sharer
+// computes through MPS on the very card that a job of a whole GPU with Slurm's number has, and its record names it.
+// TestNumberingIsSlurms shows what numbers mean in other orders.
 func TestNumbersOfGPUs(t *testing.T) {
 	t.Parallel()
-	const shards = "\nName=shard Count=300\n"
-	for name, n := range map[string]struct {
-		minors []int // in NVML's order
-		files  map[string]string
-	}{
-		"gres.conf's order": {
-			[]int{2, 3, 1, 0},
-			map[string]string{"gres.conf": "Name=gpu Type=titan_xp File=DIR/dev/nvidia[3,0],DIR/dev/nvidia2" + shards},
-		},
-		// Slurm's own means to play with GPUs that it finds, as its NVML plugin would, in NVML's order: it sorts by links.
-		"AutoDetect": {
-			[]int{2, 0, 1},
-			map[string]string{"gres.conf": "AutoDetect=nvml" + shards, "fake_gpus.conf": strings.Join([]string{
-				"titan_xp|16|0-15|0,-1,0|DIR/dev/nvidia0|(null)|nvidia_gpu_env",
-				"titan_xp|16|0-15|0,0,-1|DIR/dev/nvidia1|(null)|nvidia_gpu_env",
-				"titan_xp|16|0-15|-1,0,0|DIR/dev/nvidia2|(null)|nvidia_gpu_env\n",
-			}, "\n")},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := newCards(t, cluster.Setup{
-				Agents: true, Sharing: "shard", NodeGPUs: []int{len(n.minors)}, Card: gpusim.Config{Minors: n.minors},
-				Adjust: func(o *slurmtest.Options) {
-					// A part of what NVML calls the cards.
-					o.Files, o.Cards = n.files, [][]string{slices.Repeat([]string{"titan_xp"}, 3)}
-				},
-			})
-			of := map[string]string{} // the card of each number
-			for _, r := range c.compute("gpu:1", "gpu:1", "gpu:1") {
-				of[r.GPUs] = r.Device
-				must.Equal(t, r.Record, r.Device)
-				must.Equal(t, r.MPS, false)
-				must.Equal(t, r.Visible, r.GPUs)
+	c := newCards(t, cluster.Setup{
+		Agents: true, Sharing: "shard", NodeGPUs: []int{3}, Card: gpusim.Config{Minors: []int{2, 0, 1}},
+		Adjust: func(o *slurmtest.Options) {
+			// Slurm's own means to play with GPUs that it finds, as its NVML plugin would, in NVML's order: it sorts by links.
+			o.Files = map[string]string{
+				"gres.conf": "AutoDetect=nvml\nName=shard Count=300\n",
+				"fake_gpus.conf": "titan_xp|16|0-15|0,-1,0|DIR/dev/nvidia0|(null)|nvidia_gpu_env\n" +
+					"titan_xp|16|0-15|0,0,-1|DIR/dev/nvidia1|(null)|nvidia_gpu_env\n" +
+					"titan_xp|16|0-15|-1,0,0|DIR/dev/nvidia2|(null)|nvidia_gpu_env\n",
 			}
-			must.Equal(t, len(of), 3)
-			for _, r := range c.compute("shard:50", "shard:50", "shard:50", "shard:50", "shard:50", "shard:50") {
-				if r.Device != of[r.GPUs] || !r.MPS || r.Visible != r.Device || r.Record != r.Device {
-					t.Errorf("a sharer of GPU %s (%s) computes on %s, MPS %v; it sees %s; its record is of %s", r.GPUs, of[r.GPUs],
-						r.Device, r.MPS, r.Visible, r.Record)
-				}
-			}
-		})
+			o.Cards = [][]string{slices.Repeat([]string{"titan_xp"}, 3)} // a part of what NVML calls the cards
+		},
+	})
+	of := map[string]string{} // the card of each number
+	for _, r := range c.compute("gpu:1", "gpu:1", "gpu:1") {
+		of[r.GPUs] = r.Device
+		must.Equal(t, r.Record, r.Device)
+		must.Equal(t, r.MPS, false)
+		must.Equal(t, r.Visible, r.GPUs)
+	}
+	must.Equal(t, len(of), 3)
+	for _, r := range c.compute("shard:50", "shard:50", "shard:50", "shard:50", "shard:50", "shard:50") {
+		if r.Device != of[r.GPUs] || !r.MPS || r.Visible != r.Device || r.Record != r.Device {
+			t.Errorf("a sharer of GPU %s (%s) computes on %s, MPS %v; it sees %s; its record is of %s", r.GPUs, of[r.GPUs],
+				r.Device, r.MPS, r.Visible, r.Record)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -55,33 +54,6 @@ func (r *world) comment(id, text string) {
 
 // unhurried has jobs share on a busy machine, too: Slurm's pauses count twentyfold here, so that all are late there.
 var unhurried = []string{"grace: 20"}
-
-// Jobs of two applications that never ran, whose owners say how much memory they need, share at once, each held to
-// that.
-func TestJobsShareByTheMemoryThatTheirOwnersSay(t *testing.T) {
-	t.Parallel()
-	r := newWorld(t, cluster.Setup{Cold: true, Models: []string{"v100"}, Settings: unhurried})
-	says := func(app, memory, gpusim string) string {
-		return r.submit("echo held to $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\n"+r.gpusim(gpusim), "--gres=gpu:shared", "--time=60",
-			"--comment=app="+app+",share:max-slowdown=3,share:memory="+memory)
-	}
-	var held [2]string
-	for try := 0; try < 8 && (held[0] == "" || held[1] == ""); try++ { // on a busy machine a hook may have no answer in time
-		pair := r.atOnce(2, func(i int) string {
-			return says(fmt.Sprint([]string{"one", "two"}[i], try), []string{"5G", "4G"}[i], "gromacs")
-		})
-		r.reach("COMPLETED", pair...)
-		if !r.together(pair...) {
-			t.Error("they don't share")
-		}
-		for i, id := range pair {
-			said := string(must.Get(os.ReadFile(r.job(id)["StdOut"]))(t))
-			limit, _, _ := strings.Cut(strings.TrimPrefix(said, "held to"), "\n")
-			held[i] = cmp.Or(held[i], strings.TrimSpace(limit))
-		}
-	}
-	must.Equal(t, held, [2]string{"0=5120M", "0=4096M"}, "what they are held to")
-}
 
 // An application that takes three quarters of the card at its start never shares, until one job of it has tried with
 // less memory, alone: then two of its jobs share. A job that tries with too little fails, and runs again from its

@@ -14,24 +14,6 @@ func (r *rig) whole(gpus string, sleep float64) string {
 	return r.any(bob, sleep, "--gres=gpu:"+gpus, "--time=3")
 }
 
-// A waiting job of a whole GPU isn't overtaken: no sharer that comes later joins the GPU before it has run.
-func TestMixedQueueWholeGPU(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, options{})
-	// The two share, and leave room when the short one has ended.
-	ids := r.atOnce(2, func(i int) string { return r.submit(ann, small, []float64{25, 2}[i], "--time=3") })
-	long, short := ids[0], ids[1]
-	r.reach("RUNNING", long)
-	r.reach("RUNNING COMPLETED", short)
-	whole := r.whole("1", 2)
-	r.reach("COMPLETED", short)
-	late := r.submit(ann, small, 1, "--time=3")
-	r.reach("COMPLETED", whole, late)
-	if a, b := r.started(late), r.started(whole); a.Before(b) {
-		t.Errorf("the sharer that came last started %v before the job of a whole GPU", b.Sub(a))
-	}
-}
-
 // Sharers keep no job waiting behind a job of a whole GPU that waits for theirs: where Slurm would, they don't share.
 func TestNobodyWaitsBehindAWholeGPU(t *testing.T) {
 	t.Parallel()
@@ -152,17 +134,5 @@ func TestDefaultsPerGPU(t *testing.T) {
 	if said := strings.Trim(r.job(ids[1])["AdminComment"], `"`); !strings.HasPrefix(said,
 		"slurmbridge: (default cpus=8 mem=300)") {
 		t.Errorf("its AdminComment is %q", said)
-	}
-}
-
-// Slurm hands out whole cores: of three jobs with a CPU each two fit on two cores of two threads, and no group starts
-// in part.
-func TestCoresOfTwoThreads(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, options{Options: slurmtest.Options{CPUs: 4, Threads: 2}})
-	ids := r.atOnce(4, func(int) string { return r.submit(ann, small, 2, "--time=3") })
-	r.reach("COMPLETED", ids...)
-	if n := r.none(ids); n < 2 {
-		t.Errorf("%d of %d shared a GPU", n, len(ids))
 	}
 }
