@@ -61,6 +61,7 @@ func TestHowJobsFareOtherwise(t *testing.T) {
 	spread := but(func(s *seen) { s.Nodes, s.Mem = "2", "2G" })
 	spreads := Job{Args: []string{"--ntasks=3"}}
 	fixed := Job{Args: []string{"--ntasks=3", "--nodes=1-2"}}
+	twoGPUs := Job{Args: []string{"--gpus=2"}}
 	instance := sees(map[string]string{"CUDA_VISIBLE_DEVICES": "MIG-1"})
 	instance.Gres = "gres/shard:1g.5gb:100"
 	ended := func(status string) *seen {
@@ -88,6 +89,7 @@ func TestHowJobsFareOtherwise(t *testing.T) {
 		"fails, and runs again":   {fails, ran(1, 9), twice, "", kindRan + " stated"},
 		"CPUs":                    {Job{}, but(func(s *seen) { s.CPUs = "2" }), ran(1, 9), "", kindSize},
 		"more nodes":              {spreads, spread, ran(1, 9), "", kindSize + " stated"},
+		"GPUs of more nodes":      {twoGPUs, spread, ran(1, 9), "", kindSize + " stated"},
 		"more nodes than asked":   {fixed, spread, ran(1, 9), "", kindSize + ", " + kindSize},
 		"a step doesn't run":      {Job{}, sees(vars{"A": "1"}), ran(1, 9), "", kindStep},
 		"another value":           {Job{}, sees(vars{"A": "1"}), sees(vars{"A": "2"}), "", kindEnv},

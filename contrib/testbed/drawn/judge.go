@@ -116,7 +116,7 @@ var rules = []rule{
 	},
 	{
 		kindSize, func(_ *Case, j *Job, text string) bool { return j.spreads() && strings.HasPrefix(text, "nodes ") },
-		"sbatch(1): without --nodes a job gets enough nodes for its tasks, by the cores that are free when it starts",
+		"sbatch(1): without --nodes a job gets enough nodes for its tasks, or its --gpus, by what is free when it starts",
 	},
 	{
 		kindSize, func(c *Case, j *Job, _ string) bool { return j.sharer() && c.dividesDefaults() },
@@ -419,9 +419,13 @@ func (j *Job) runsAs(s, plainS, slack float64) bool {
 	return s >= plainS-slack && s <= contract*plainS+faultS
 }
 
-// spreads reports whether a job has one node or several as cores are free: it has several tasks, and no GPU.
+// spreads reports whether a job has one node or several as cores or GPUs are free: it has several tasks and no GPU, or
+// two GPUs anywhere.
 func (j *Job) spreads() bool {
 	tasks := j.value("--ntasks")
+	if j.value("--gpus") == "2" {
+		return !j.has("--nodes")
+	}
 	return tasks != "" && tasks != "1" && !j.has("--nodes") && !strings.Contains(fmt.Sprint(j.Args), "gpu")
 }
 
