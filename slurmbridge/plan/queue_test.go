@@ -340,6 +340,22 @@ func TestANodeThatSlurmKeeps(t *testing.T) {
 	}
 }
 
+// The guard keeps a job from an idle GPU that a job of two GPUs needs soon. Where Slurm keeps the node by limits, and
+// would start it there, that is the bridge's delay, and ends at max_delay.
+func TestTheGuardKnowsBetterThanBackfill(t *testing.T) {
+	for limit, delay := range map[time.Duration]bool{20 * time.Minute: true, 2 * time.Hour: false} {
+		busy := running("b", "n1", 0, job.WholeGPU, 590*time.Second) // of 600 s, by its profile, and an hour
+		in := withCards(snapshot(busy, whole("large", 2, 1, "Resources"), sharer("1")))
+		in.Snap.Nodes = in.Snap.Nodes[:1]
+		in.Snap.Nodes[0].Planned = true
+		in.Snap.Jobs[2].TimeLimit = limit
+		plan := planner().Plan(in)
+		must.Equal(t, len(plan.Groups), 0)
+		must.Equal(t, plan.Idle["1"], delay, limit)
+		must.Equal(t, plan.Limited["1"] == "", delay, "%q", plan.Limited)
+	}
+}
+
 // Jobs that are requeued together cost one schedule, not one each.
 func TestRequeuedTogether(t *testing.T) {
 	var jobs []job.Job

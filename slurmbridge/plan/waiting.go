@@ -12,46 +12,45 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// turnSoonS is how soon a further job's turn must come for releaseForTurns to take it along, s: GPUs may become free
-// together.
-const turnSoonS = 5
-
-// releaseForTurns puts the jobs at the head of the queue into Slurm's own if a job would start too late after all
-// foreign jobs: when a GPU becomes free, Slurm starts the first job of its queue at once, before the bridge can release
-// another. Of the jobs that would start too late it takes one for each GPU: several may become free together.
+// releaseForTurns puts jobs into Slurm's own queue that would start too late after all foreign jobs, or be overtaken:
+// when a GPU becomes free, Slurm starts the first job of its queue at once, before the bridge can release another. Of
+// the jobs at the head of the bridge's queue it looks at one for each GPU: several may become free together.
 //
 // An interactive session waits there from the beginning, as a job of a whole GPU does.
 func (r *planRun) releaseForTurns() {
-	loses := slices.ContainsFunc(r.draft.state.Pending, func(j rlcore.Job) bool { return !j.Foreign && j.LosesTurn() })
-	next := map[int]bool{}  // by GPU: its next job is known
-	given := map[int]bool{} // by GPU: a job of the queue has it, each job one
+	pending := r.draft.state.Pending
+	last := len(pending) - 1 // foreign job
+	for last >= 0 && !pending[last].Foreign {
+		last--
+	}
 	gpus := len(r.draft.state.GPUs)
-	for i := range r.draft.state.Pending {
-		j := &r.draft.state.Pending[i]
-		soon := j.StartS() <= turnSoonS
+	given := map[int]bool{} // GPUs, each to a job of the queue
+	for i := range pending {
+		j := &pending[i]
 		own := -1
-		for g := 0; loses && len(given) < gpus && g < gpus; g++ {
-			if !j.MayUse(g) {
-				continue
-			}
-			if !next[g] {
-				soon = true
-				next[g] = true
-			}
-			if own < 0 && !given[g] {
+		for g := 0; i < last && len(given) < gpus && own < 0 && g < gpus; g++ {
+			if j.MayUse(g) && !given[g] {
+				given[g] = true
 				own = g
 			}
 		}
-		if own >= 0 {
-			given[own] = true
-			soon = soon || j.LosesTurn()
-		}
-		switch {
-		case j.Foreign:
-		case isSession(j), r.lacksHost(j), loses && soon && j.StartS() > 0:
+		loses := own >= 0 && j.StartS() > 0 && (j.LosesTurn() || r.isOvertaken(j))
+		if !j.Foreign && (loses || isSession(j) || r.lacksHost(j)) {
 			r.releaseForTurn(j)
 		}
 	}
+}
+
+// isOvertaken reports whether Slurm's backfill would start a job in front of one of several GPUs: behind the gate, jobs
+// behind it are started in its place.
+func (r *planRun) isOvertaken(j *rlcore.Job) bool {
+	for node, claim := range r.queue.claims {
+		before := j.LimitS > 0 && j.LimitS <= claim.fromS && !math.IsInf(claim.fromS, 1)
+		if before && ByPriority(claim.by, r.view.jobs[j.ID]) < 0 && slices.ContainsFunc(r.view.nodes[node], j.MayUse) {
+			return true
+		}
+	}
+	return false
 }
 
 // isSession reports whether a job is an interactive session.
@@ -127,15 +126,17 @@ func (r *planRun) noteWaiting() {
 			r.plan.Starts[j.ID] = tracker.Time(r.draft.state.NowS + j.StartS())
 		}
 		hasIdle := idle(&j)
+		fills := false // it would start before a job that Slurm keeps a node for
 		if !hasIdle {
 			var keeper string
-			hasIdle, keeper = r.backfillsOn(&j, planned)
+			fills, keeper = r.backfillsOn(&j, planned)
+			hasIdle = fills
 			if !hasIdle && keeper != "" { // plain Slurm would keep it waiting, too
 				limited[j.ID] = fmt.Sprintf("Slurm keeps %s for job %s, and starts a job of lower priority there only if its "+
 					"time limit ends before", keeper, r.queue.claims[keeper].by.Ref)
 			}
 		}
-		delayed := hasIdle && (j.StartS() <= 0 || spare(&j)) // by the bridge alone
+		delayed := hasIdle && (j.StartS() <= 0 || fills || spare(&j)) // by the bridge alone
 		if delayed {
 			r.plan.Idle[j.ID] = true
 		}

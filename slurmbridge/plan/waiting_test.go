@@ -96,6 +96,45 @@ func send(in *Input, ref string, kind job.GroupKind, shares int) {
 	}
 }
 
+// GPUs may become free together: of the jobs that would lose their turn one for each GPU waits in Slurm's own queue.
+func TestSeveralTurnsAtOnce(t *testing.T) {
+	var waits []job.Job
+	for i := range 6 {
+		waits = append(waits, sharer(fmt.Sprint(i)))
+	}
+	for i := range 4 {
+		waits = append(waits, whole(fmt.Sprint("w", i), 1, 1, "Priority"))
+	}
+	plan := planner().Plan(full(job.WholeGPU, waits...))
+	for i := range 6 {
+		must.Equal(t, plan.Ungated[fmt.Sprint(i)] == job.UngatedTurn, i < 4, "job %d", i)
+	}
+}
+
+// In front of a job of two nodes Slurm's backfill starts what ends in time, by its limit. A job that it would start waits
+// in Slurm's own queue where another one behind it would be started in its place; one that it wouldn't start stays.
+func TestBackfillInFrontOfALargeJob(t *testing.T) {
+	large, next := whole("w", 2, 2, "Resources"), whole("f", 1, 1, "Priority")
+	for name, c := range map[string]struct {
+		waits []job.Job
+		limit time.Duration
+		goes  bool
+	}{
+		"it ends in time":      {[]job.Job{large, sharer("1"), next}, 30 * time.Minute, true},
+		"it may take too long": {[]job.Job{large, sharer("1"), next}, 2 * time.Hour, false},
+		"nobody is behind it":  {[]job.Job{large, sharer("1")}, 30 * time.Minute, false},
+	} {
+		in := full(job.WholeGPU, c.waits...)
+		for i := range in.Snap.Jobs {
+			if j := &in.Snap.Jobs[i]; j.Ref == "1" {
+				j.TimeLimit = c.limit
+			}
+		}
+		in.Apps["1"] = job.App{Key: "1", Profile: runs(900, 100)}
+		must.Equal(t, planner().Plan(in).Ungated["1"] == job.UngatedTurn, c.goes, name)
+	}
+}
+
 // A released job waits for the bridge beside an idle GPU only if that is of the type which its owner asked for.
 func TestAnotherTypeIsNoneToWaitBeside(t *testing.T) {
 	for was, idle := range map[string]bool{"shard:titanxp:100": false, "shard:t4:100": true, "shard:100": true} {
