@@ -145,10 +145,8 @@ func TestRequestsThatAreAdopted(t *testing.T) {
 			must.Equal(t, s.said, nil, c.name)
 		}
 	}
-	charged := *all
-	charged.Charge = true
 	for partition, want := range map[string]int{"gpu": 0, "other": 1} {
-		withRules(t, s, &charged, "", "long", partition)
+		withRules(t, s, all, "", "long", partition)
 		_, set := s.ask(t, submit, s.oneGPU(nil))
 		must.Equal(t, len(set), want, "no charge in %s", partition)
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // Rule is what a text, or each text of a list, must be. A field's tag names a rule, or says a range ("20s to 1h", "1 to
-// 100, or 0") or words ("auto, yes or no"); without a tag any value of the field's type is right.
+// 100, or 0") or words ("debug, info or warn"); without a tag any value of the field's type is right.
 type Rule struct {
 	Takes string // ends "is …, but takes"
 	Right func(s string) bool

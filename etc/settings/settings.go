@@ -213,10 +213,7 @@ func scalar(n *yaml.Node, f reflect.Value) string {
 	switch p := f.Addr().Interface().(type) {
 	case *string:
 		*p = n.Value
-		if n.Tag == "!!bool" { // a file that says lua: true means yes
-			*p = map[bool]string{true: "yes", false: "no"}[n.Value == "true"]
-		}
-		if !plain || n.Tag != "!!str" && n.Tag != "!!bool" {
+		if !plain || n.Tag != "!!str" {
 			return "text"
 		}
 	case *bool:

@@ -94,7 +94,7 @@ func (c *Checkpoint) Network(p rlcore.Predictor) (*Scorer, error) {
 	}
 	switch {
 	case c.Format != checkpointFormat || c.Version != checkpointVersion:
-		return bad("its format is %q, version %d, not %q, version %d (written by %q): name a file that `slurmbridge train` "+
+		return bad("its format is %q, version %d, not %q, version %d (written by %q): name a file that `slurmbridge lab train` "+
 			"of this version wrote", c.Format, c.Version, checkpointFormat, checkpointVersion, c.Trained.CreatedBy)
 	case c.Features != encoder.Version:
 		return bad("it was trained on feature set %d, this program has %d", c.Features, encoder.Version)
@@ -173,13 +173,13 @@ func Read(r io.Reader, name string) (*Checkpoint, error) {
 
 func (c *Checkpoint) parse(text []byte) error {
 	if len(text) > mostBytes {
-		return fmt.Errorf("%w: it is larger than %d bytes; name a file that `slurmbridge train` wrote", ErrCheckpoint,
+		return fmt.Errorf("%w: it is larger than %d bytes; name a file that `slurmbridge lab train` wrote", ErrCheckpoint,
 			mostBytes)
 	}
 	var other *json.UnmarshalTypeError
 	err := json.Unmarshal(text, c)
 	if err != nil && !errors.As(err, &other) {
-		return fmt.Errorf("%w: it isn't JSON, or not whole, after %d bytes: %w; name a file that `slurmbridge train` wrote, "+
+		return fmt.Errorf("%w: it isn't JSON, or not whole, after %d bytes: %w; name a file that `slurmbridge lab train` wrote, "+
 			"or copy it again", ErrCheckpoint, len(text), err)
 	}
 	if _, wrong := c.Network(nil); wrong != nil { // a foreign file's format says more than a field that doesn't fit

@@ -40,9 +40,8 @@ type Spec struct {
 // Setup is what a policy may be made from.
 type Setup struct {
 	Predictor rlcore.Predictor
-	Seed      uint64    // of random choices
-	Model     string    // file of a network; "" = the one built in
-	Objective Objective // of the network that is built in; "" = Turnaround
+	Seed      uint64 // of random choices
+	Model     string // file of a network; "" = the one built in
 }
 
 // Knob is one setting of a policy that has some to choose among.

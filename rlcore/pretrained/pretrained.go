@@ -22,7 +22,6 @@ package pretrained
 import (
 	"bytes"
 	_ "embed"
-	"fmt"
 	"path/filepath"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -48,30 +47,41 @@ func Checkpoint(aim policy.Objective) (*dqn.Checkpoint, error) {
 // Name is what the policy is called that decides by a trained network.
 const Name = "dqn"
 
+// ForMakespan is what that with the built-in network for the makespan is called.
+const ForMakespan = Name + "-makespan"
+
 // BuiltIn is what the network in the program is called.
 const BuiltIn = "built in"
 
 var _ = policy.Register(policy.Spec{
-	Name: Name, About: "a network that has learned which combinations pay, with its best few played out where it is in " +
-		"doubt; see the setting model", Rank: 100,
+	Name: Name, Rank: 100,
+	About: "a network taught by playouts to keep the mean turnaround small, with its best few combinations played out " +
+		"where it is in doubt. A path decides by a network of your own",
 	Live: true, Contender: true, Network: true,
-	New: func(s policy.Setup) (rlcore.Policy, error) {
-		load, by := func() (*dqn.Checkpoint, error) { return Checkpoint(s.Objective) }, BuiltIn
-		if s.Model != "" {
-			load, by = func() (*dqn.Checkpoint, error) { return dqn.Load(s.Model) }, filepath.Base(s.Model)
-		}
-		cp, err := load()
-		if err != nil {
-			return nil, err
-		}
-		if s.Model != "" && s.Objective != "" && cp.Objective != s.Objective {
-			return nil, fmt.Errorf("%s was trained for the %s, not the %s: train one with --objective %s, or set objective: %s",
-				s.Model, cp.Objective, s.Objective, s.Objective, cp.Objective)
-		}
-		net, err := cp.Network(s.Predictor)
-		if err != nil {
-			return nil, err
-		}
-		return dqn.Searching(Name, net, s.Predictor).By(by), nil
-	},
+	New: func(s policy.Setup) (rlcore.Policy, error) { return decide(Name, policy.Turnaround, s) },
 })
+
+var _ = policy.Register(policy.Spec{
+	Name: ForMakespan, Rank: 101,
+	About: "a network trained by Q-learning to keep the makespan small, the time until all jobs have ended",
+	Live:  true, Network: true,
+	New: func(s policy.Setup) (rlcore.Policy, error) { return decide(ForMakespan, policy.Makespan, s) },
+})
+
+// decide makes the policy of a network: of the one in a file, where one is named, else of the one that is built in for
+// an objective.
+func decide(name string, aim policy.Objective, s policy.Setup) (rlcore.Policy, error) {
+	load, by := func() (*dqn.Checkpoint, error) { return Checkpoint(aim) }, BuiltIn
+	if s.Model != "" {
+		load, by = func() (*dqn.Checkpoint, error) { return dqn.Load(s.Model) }, filepath.Base(s.Model)
+	}
+	cp, err := load()
+	if err != nil {
+		return nil, err
+	}
+	net, err := cp.Network(s.Predictor)
+	if err != nil {
+		return nil, err
+	}
+	return dqn.Searching(name, net, s.Predictor).By(by), nil
+}

@@ -46,8 +46,6 @@ type Policy struct {
 	Active bool
 	// Percent of the users, by a hash of the user's number, have their jobs adopted.
 	Percent int
-	// Charge: no job is adopted in a partition that would charge it nothing for its shares.
-	Charge bool
 	// Delay is how long a job may wait for a partner next to an idle GPU.
 	Delay time.Duration
 	// OutFile is where users and accounts opt out, "" = nowhere; OutUsers and OutAccounts are those it named.
@@ -176,7 +174,7 @@ func Leaves(p *rlcore.Profile, cardMiB float64) bool {
 const MostLines = 48 << 10
 
 // Lines are the policy as lines of the gate file, "" = nothing is adopted; a stopped rule adopts no job, and none is
-// adopted in unbilled partitions if jobs are to be charged. Users are numbers there; unknown ones are left out, and
+// adopted in unbilled partitions. Users are numbers there; unknown ones are left out, and
 // with them a rule that names no other. It returns an error where the script couldn't read all of them.
 func (p *Policy) Lines(stopped func(*Rule) bool, unbilled []string) (string, error) {
 	if p == nil || !p.Active || len(p.Rules) == 0 || p.Percent == 0 {
@@ -184,7 +182,7 @@ func (p *Policy) Lines(stopped func(*Rule) bool, unbilled []string) (string, err
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "percent=%d\n", p.Percent)
-	if p.Charge && len(unbilled) > 0 {
+	if len(unbilled) > 0 {
 		b.WriteString("adopt=never partition:" + strings.Join(unbilled, ",") + " end\n")
 	}
 	for i := range p.Rules {

@@ -47,7 +47,7 @@ func (c *Config) AdoptPolicy(uid func(name string) (uint32, bool)) *adopt.Policy
 		return nil
 	}
 	return &adopt.Policy{
-		Rules: c.Adopt, Active: c.AdoptMode == "active", Percent: c.AdoptPercent, Charge: c.AdoptCharge == "shares",
+		Rules: c.Adopt, Active: c.AdoptMode == "active", Percent: c.AdoptPercent,
 		Delay: c.AdoptDelay, OutFile: c.AdoptOptOut, UID: uid,
 	}
 }

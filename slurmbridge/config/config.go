@@ -1,5 +1,5 @@
 // Package config reads the bridge's settings: a YAML file, then SLURMBRIDGE_*
-// variables, then flags, each overruling the one before. etc/slurmbridge.yaml
+// variables, then a command's flags of the same names, each overruling the one before. etc/slurmbridge.yaml
 // documents every setting and its default, and the tags of Config check the values.
 package config
 
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,7 +20,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/etc/settings"
 	"github.com/slurmbridge/slurmbridge/etc/settings/overrule"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -32,24 +32,16 @@ type Config struct {
 	SlurmConf string `mapstructure:"slurm_conf" is:"path or none"`
 	BinDir    string `mapstructure:"bin_dir" is:"path or none"`
 
-	Mode      string `mapstructure:"mode" is:"active or shadow"`
-	Policy    string `mapstructure:"policy" is:"word"`
-	Window    int    `mapstructure:"window" is:"1 to 12"`
-	MaxGroup  int    `mapstructure:"max_group" is:"1 to 16"`
-	Join      bool   `mapstructure:"join"`
-	LeaveRoom string `mapstructure:"leave_room" is:"auto, yes or no"`
-	Model     string `mapstructure:"model" is:"path or none"`
-	Objective string `mapstructure:"objective" is:"objective"`
+	Mode     string `mapstructure:"mode" is:"active or shadow"`
+	Policy   string `mapstructure:"policy" is:"policy"`
+	MaxGroup int    `mapstructure:"max_group" is:"1 to 16"`
 
 	Lease time.Duration `mapstructure:"lease" is:"20s to 1h"`
 	Poll  time.Duration `mapstructure:"poll" is:"1s to 10m"`
-	Lua   string        `mapstructure:"lua" is:"auto, yes or no"`
-	// Name is this daemon's, "" = the host's.
-	Name     string `mapstructure:"name" is:"name"`
-	GateFile string `mapstructure:"gate_file" is:"path"`
+	// RunDir is the folder of GateFile and WakeFile.
+	RunDir string `mapstructure:"run_dir" is:"path"`
 	// GatePartition is the gate's, "" = it is in each with a node that shares.
 	GatePartition string `mapstructure:"gate_partition" is:"name"`
-	WakeFile      string `mapstructure:"wake_file" is:"path"`
 
 	MemoryMargin float64       `mapstructure:"memory_margin" is:"0.01 to 0.5"`
 	Grace        float64       `mapstructure:"grace" is:"0.01 to 100"`
@@ -63,9 +55,8 @@ type Config struct {
 	MailTemplate string        `mapstructure:"mail_template" is:"path or none"`
 	ExtendLimit  bool          `mapstructure:"extend_limit"`
 	// ExtendPastMaxTime: also beyond the partitions' MaxTime.
-	ExtendPastMaxTime bool    `mapstructure:"extend_past_max_time"`
-	Trust             float64 `mapstructure:"trust" is:"0.1 to 10"`
-	TryMemory         int     `mapstructure:"try_memory" is:"0 to 1000000"` // MiB
+	ExtendPastMaxTime bool `mapstructure:"extend_past_max_time"`
+	TryMemory         int  `mapstructure:"try_memory" is:"0 to 1000000"` // MiB
 
 	AppNames []string `mapstructure:"app_names" is:"named apps"` // PATTERN=NAME; see job.AppName
 	// Which jobs are interactive sessions, and what they get; see job.Sessions. Memory is in MiB.
@@ -78,7 +69,6 @@ type Config struct {
 	ExcludePartitions []string `mapstructure:"exclude_partitions"`
 	SharersOnly       []string `mapstructure:"sharers_only"` // partitions
 	MixedPartitions   string   `mapstructure:"mixed_partitions" is:"auto or share"`
-	HostShare         string   `mapstructure:"host_share" is:"divide or keep"`
 	// HandShares names users, and partitions as partition:NAME.
 	HandShares []string `mapstructure:"hand_shares"`
 
@@ -98,7 +88,6 @@ type Config struct {
 	Adopt        []adopt.Rule  `mapstructure:"adopt"`
 	AdoptMode    string        `mapstructure:"adopt_mode" is:"active or shadow"`
 	AdoptPercent int           `mapstructure:"adopt_percent" is:"0 to 100"`
-	AdoptCharge  string        `mapstructure:"adopt_charge" is:"shares or nothing"`
 	AdoptDelay   time.Duration `mapstructure:"adopt_delay" is:"1s to 1h"`
 	AdoptOptOut  string        `mapstructure:"adopt_opt_out" is:"path or none"` // a file
 
@@ -125,9 +114,9 @@ func source(flags *pflag.FlagSet) settings.Source {
 	return settings.Source{
 		Defaults: etc.Settings, Overrule: overrule.By("SLURMBRIDGE", flags),
 		Rules: map[string]settings.Rule{
-			"objective": {
-				Takes: strings.Join(policy.Objectives(), " or "),
-				Right: func(s string) bool { return slices.Contains(policy.Objectives(), s) },
+			"policy": {
+				Takes: "a policy's name, or the path of a trained network from the root",
+				Right: regexp.MustCompile(`^([a-z][a-z0-9_-]{0,63}|/.+)$`).MatchString,
 			},
 			"patterns":   {Takes: "patterns such as jupyter*", Right: reads(isPattern)},
 			"named apps": {Takes: "PATTERN=NAME, for example nf-train*=train", Right: reads(job.ParseAppName)},
@@ -161,16 +150,13 @@ func Default() *Config {
 	return c
 }
 
-// Flags adds one flag per setting to fs, --max-delay for max_delay, for a later Load. adopt and gpu_types have none.
-func Flags(fs *pflag.FlagSet) { settings.Flags[Config](fs, source(nil)) }
-
 // Check returns what is wrong with a value of a setting, nil = nothing. The error continues
 // a line that begins with the setting's name, which must exist.
 func Check(name string, value any) error { return settings.Check[Config](name, value) }
 
-// Load reads file, the environment and flags (made by Flags; nil = none) afresh and returns the settings that result.
-// It keeps nothing and changes nothing, so a reload that fails leaves the caller with what it had. file "" means
-// DefaultFile where there is one. Each mistake is a line that names the place and the setting.
+// Load reads file, the environment and flags (nil = none; --client-config overrules client_config) afresh and returns
+// the settings that result. It keeps nothing and changes nothing, so a reload that fails leaves the caller with what it
+// had. file "" means DefaultFile where there is one. Each mistake is a line that names the place and the setting.
 func Load(file string, flags *pflag.FlagSet) (*Config, error) {
 	c := &Config{}
 	var err error
@@ -212,6 +198,12 @@ func usable(file string) (string, error) {
 	}
 	return file, nil
 }
+
+// GateFile is where job_submit.lua reads which job is the gate.
+func (c *Config) GateFile() string { return filepath.Join(c.RunDir, "gate") }
+
+// WakeFile is what job_submit.lua and EpilogSlurmctld append to, to make the bridge poll.
+func (c *Config) WakeFile() string { return filepath.Join(c.RunDir, "wake") }
 
 // agree checks what one setting alone can't show.
 func (c *Config) agree() error {

@@ -26,7 +26,7 @@ func write(t *testing.T, text string) string {
 // etc/slurmbridge.yaml describes each setting, names the cards, and gives the core's defaults.
 func TestSettingsFile(t *testing.T) {
 	got := must.Get(Load(write(t, string(etc.Settings)), nil))(t)
-	if c := Default(); c.Window != rlcore.DefaultWindow || c.Grace != rlcore.DefaultGrace ||
+	if c := Default(); c.Grace != rlcore.DefaultGrace ||
 		c.MaxSlowdown != rlcore.DefaultMaxSlowdown ||
 		c.MaxDelay != rlcore.DefaultMaxDelayS*time.Second || got.MaxDelay != c.MaxDelay {
 		t.Errorf("the core has other defaults than %+v", c)
@@ -54,21 +54,19 @@ func TestSettingsFile(t *testing.T) {
 }
 
 func TestEachPlaceOverrulesTheOneBefore(t *testing.T) {
-	file := write(t, "lease: 90s\nwindow: 7\nmode: shadow\njoin: false\ntrust: 2\n"+
-		"include_partitions: [gpu, long]\nlua: yes\nmax_slowdown: 1.2\n")
-	t.Setenv("SLURMBRIDGE_WINDOW", "8")
-	t.Setenv("SLURMBRIDGE_TRUST", "3.5")
+	file := write(t, "lease: 90s\nmax_group: 7\nmode: active\nretry_alone: false\ngrace: 2\n"+
+		"include_partitions: [gpu, long]\nmax_slowdown: 1.2\n")
+	t.Setenv("SLURMBRIDGE_MAX_GROUP", "8")
+	t.Setenv("SLURMBRIDGE_SERVER", "head:1")
 	t.Setenv("SLURMBRIDGE_RECORD_USERS", "alice, bob")
 	fs := pflag.NewFlagSet("t", pflag.ContinueOnError)
-	Flags(fs)
-	must.OK(t, fs.Parse([]string{
-		"--trust=4", "--exclude-partitions=debug,test", "--join", "--max-delay=10s", "--policy",
-		"exclusive",
-	}))
+	fs.String("server", "", "")
+	fs.String("policy", "", "")
+	must.OK(t, fs.Parse([]string{"--server=head:2", "--policy", "exclusive"}))
 	got := must.Get(Load(file, fs))(t)
 	for key, place := range map[string]string{
-		"lease": file + ":1: lease", "window": "SLURMBRIDGE_WINDOW", "trust": "--trust",
-		"exclude_partitions": "--exclude-partitions", "poll": "poll",
+		"lease": file + ":1: lease", "max_group": "SLURMBRIDGE_MAX_GROUP", "server": "--server",
+		"poll": "poll",
 	} {
 		if w := got.Where(key); w != place {
 			t.Errorf("%s was written at %q, not at %q", key, w, place)
@@ -76,10 +74,9 @@ func TestEachPlaceOverrulesTheOneBefore(t *testing.T) {
 	}
 	got.places = nil
 	want := Default()
-	want.File, want.Lease, want.Window, want.Mode, want.Join, want.Trust = file, 90*time.Second, 8, "shadow", true, 4
-	want.IncludePartitions, want.ExcludePartitions = []string{"gpu", "long"}, []string{"debug", "test"}
-	want.RecordUsers, want.Lua, want.MaxSlowdown = []string{"alice", "bob"}, "yes", 1.2
-	want.MaxDelay, want.Policy = 10*time.Second, "exclusive"
+	want.File, want.Lease, want.MaxGroup, want.Mode, want.RetryAlone, want.Grace = file, 90*time.Second, 8, "active", false, 2
+	want.IncludePartitions, want.RecordUsers = []string{"gpu", "long"}, []string{"alice", "bob"}
+	want.MaxSlowdown, want.Policy, want.Server = 1.2, "exclusive", "head:2"
 	must.Equal(t, got, want)
 }
 
@@ -87,9 +84,9 @@ func TestEachPlaceOverrulesTheOneBefore(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"leese: 60s":                           `there is no setting "leese"; did you mean "lease"?`,
-		"gatefile: /run/g":                     `there is no setting "gatefile"; did you mean "gate_file"?`,
+		"rundir: /run/g":                       `there is no setting "rundir"; did you mean "run_dir"?`,
 		"max-delay: 5m":                        `there is no setting "max-delay"; did you mean "max_delay"?`,
-		"colour: blue":                         `there is no setting "colour"; the settings are adopt, adopt_charge,`,
+		"colour: blue":                         `there is no setting "colour"; the settings are adopt, adopt_delay,`,
 		"colour:":                              `there is no setting "colour"`,
 		"cluster: {bin_dir: /usr/bin}":         `there is no setting "cluster"`,
 		"lease: 90s\n---\nmode: shadow":        `it has several documents`,
@@ -97,13 +94,13 @@ func TestMistakes(t *testing.T) {
 		"lease: sixty":                         `lease is "sixty", but takes a duration such as 60s`,
 		"lease: 5s":                            `lease is 5s, but takes 20s to 1h`,
 		"poll: 45s":                            `poll 45s is more than half the lease of 1m`,
-		"window: 13":                           `window is 13, but takes 1 to 12`,
-		"window: 4.5":                          `window is 4.5, but takes a whole number`,
-		"window: [5]":                          `window is [5], but takes a whole number`,
-		"join: perhaps":                        `join is "perhaps", but takes true or false`,
+		"max_group: 17":                        `max_group is 17, but takes 1 to 16`,
+		"max_group: 4.5":                       `max_group is 4.5, but takes a whole number`,
+		"max_group: [5]":                       `max_group is [5], but takes a whole number`,
+		"extend_limit: perhaps":                `extend_limit is "perhaps", but takes true or false`,
 		"mode: Active":                         `mode is "Active", but takes active or shadow`,
-		"lua: maybe":                           `lua is "maybe", but takes auto, yes or no`,
-		"policy: ../dqn":                       `policy is "../dqn", but takes a name`,
+		"mixed_partitions: yes":                `mixed_partitions is "yes", but takes auto or share`,
+		"policy: ../dqn":                       `policy is "../dqn", but takes a policy's name, or the path`,
 		"policy: {a: b}":                       `policy is map[a:b], but takes text`,
 		"memory_margin: .nan":                  `memory_margin is .nan, but takes a number`,
 		"memory_margin: 0":                     `memory_margin is 0, but takes 0.01 to 0.5`,
@@ -112,7 +109,7 @@ func TestMistakes(t *testing.T) {
 		"listen: localhost":                    `listen is "localhost", but takes host:port`,
 		"listen: \":99999\"":                   `listen is ":99999", but takes host:port`,
 		"database: slurmbridge.db":             `database is "slurmbridge.db", but takes a path from the root`,
-		"gate_file: \"\"":                      `gate_file is "", but takes a path from the root`,
+		"run_dir: \"\"":                        `run_dir is "", but takes a path from the root`,
 		"record_users: [root, 3]":              `record_users.2 is 3, but takes text`,
 		"include_partitions: {a: b}":           `include_partitions is map[a:b], but takes a list of names`,
 		"gpu_types: [a]":                       `gpu_types is [a], but takes a block`,
@@ -159,11 +156,11 @@ func TestEmptyFileAndValuesLeftOut(t *testing.T) {
 }
 
 func TestLoadKeepsNothing(t *testing.T) {
-	file := write(t, "window: 3\nexclude_partitions: [a]\ngpu_types: {x: {mem_mib: 100}}")
+	file := write(t, "max_group: 3\nexclude_partitions: [a]\ngpu_types: {x: {mem_mib: 100}}")
 	a := must.Get(Load(file, nil))(t)
-	must.OK(t, os.WriteFile(file, []byte("window: 4"), 0o600))
+	must.OK(t, os.WriteFile(file, []byte("max_group: 4"), 0o600))
 	b := must.Get(Load(file, nil))(t)
-	if a.Window != 3 || b.Window != 4 || len(a.ExcludePartitions) != 1 || len(b.ExcludePartitions) != 0 ||
+	if a.MaxGroup != 3 || b.MaxGroup != 4 || len(a.ExcludePartitions) != 1 || len(b.ExcludePartitions) != 0 ||
 		len(b.GPUTypes) != 0 {
 		t.Errorf("a %+v\nb %+v", a, b)
 	}
@@ -230,7 +227,7 @@ func TestCardNamesDiffer(t *testing.T) {
 // Whatever the file holds, Load answers with settings in range or with one line.
 func FuzzLoad(f *testing.F) {
 	f.Add(string(etc.Settings))
-	f.Add("lease: 60s\nwindow: 5\n")
+	f.Add("lease: 60s\nmax_group: 5\n")
 	f.Add("gpu_types: {a: {mem_mib: 5}}")
 	f.Add("a: &a [*a]")
 	f.Add("? {}\n: x")
@@ -243,7 +240,7 @@ func FuzzLoad(f *testing.F) {
 			}
 			return
 		}
-		if c.Window < 1 || c.Window > 12 || c.Lease < 20*time.Second || c.Poll > c.Lease/2 || !(c.MemoryMargin > 0) {
+		if c.MaxGroup < 1 || c.MaxGroup > 16 || c.Lease < 20*time.Second || c.Poll > c.Lease/2 || !(c.MemoryMargin > 0) {
 			t.Errorf("out of range: %+v", c)
 		}
 	})

@@ -102,7 +102,6 @@ func (e *exam) checks() []check {
 	cgroup := e.hasPlugin("TaskPlugin", "task/cgroup")
 	devices := conf["ConstrainDevices"]
 	lua := e.hasPlugin("JobSubmitPlugins", "job_submit/lua")
-	wanted := e.Settings.Lua != "no"
 	packaged := orEmpty(e.PackagedLua)
 	script := orEmpty(e.JobSubmitLua) // that slurmctld runs at submissions
 	ours := ""                        // script if it is the project's own, "" if it is the site's
@@ -110,9 +109,10 @@ func (e *exam) checks() []check {
 		ours = script
 	}
 	loads := loadsFiles.MatchString(script)
-	typesChecked := text.TypesChecked(version) // Slurm keeps whole-GPU jobs off untyped GPUs with shares in use
-	rewrites := text.RewritesTypes(version)    // the bridge itself can turn requests into shares
-	optional := rewrites && e.Settings.Lua != "yes"
+	// Slurm keeps whole-GPU jobs off untyped GPUs with shares in use.
+	typesChecked := text.TypesChecked(version)
+	// The bridge itself can turn requests into shares.
+	rewrites := text.RewritesTypes(version)
 	usual := func(w string) bool { return !strings.Contains(w, "/") || w == "fs/disk" } // always counted by Slurm
 	other := func(w string) bool {
 		return w != e.sharing && (strings.EqualFold(w, "mps") || strings.EqualFold(w, "shard"))
@@ -303,15 +303,12 @@ func (e *exam) checks() []check {
 			toConf("$lines")),
 
 		// job_submit.lua gates new jobs.
-		row("lua", Error, slurmConf, hitIf(!wanted && !rewrites),
-			"the setting lua is no", "Slurm before 23.02.6 can't turn a request for a GPU into shares after the submission",
-			luaCost, setting("lua: auto")),
-		row("lua", choose(optional, Warning, Error), slurmConf, hitIf(wanted && !lua), "JobSubmitPlugins has no lua",
+		row("lua", choose(rewrites, Warning, Error), slurmConf, hitIf(!lua), "JobSubmitPlugins has no lua",
 			noLua, luaCost, toConf("JobSubmitPlugins=${JobSubmitPlugins+lua}"), installLua),
-		row("lua", Error, files, hitIf(lua && wanted && e.JobSubmitLua == nil),
+		row("lua", Error, files, hitIf(lua && e.JobSubmitLua == nil),
 			"$lua does not exist", "with JobSubmitPlugins=lua and no script slurmctld won't start", luaCost, installLua),
-		row("lua", choose(loads, Note, choose(optional, Warning, Error)), files,
-			hitIf(lua && wanted && e.JobSubmitLua != nil && !strings.Contains(script, Signature)),
+		row("lua", choose(loads, Note, choose(rewrites, Warning, Error)), files,
+			hitIf(lua && e.JobSubmitLua != nil && !strings.Contains(script, Signature)),
 			"$lua is a script of your own that "+choose(loads, "loads other files: whether one calls slurmbridge's can't be "+
 				"seen from here", "doesn't call slurmbridge's"), noLua, luaCost, in("$lua",
 				`local there, slurmbridge = pcall(dofile, "`+PackagedLua+`")   -- slurmctld starts without the package, too`,
@@ -320,12 +317,12 @@ func (e *exam) checks() []check {
 				"-- and of your slurm_job_modify:",
 				"return there and slurmbridge.modify(job_desc, job_rec, part_list, modify_uid) or slurm.SUCCESS")),
 		row("lua-modify", Warning, files,
-			hitIf(lua && wanted && strings.Contains(script, Signature) && ours == "" && !strings.Contains(script, ".modify(")),
+			hitIf(lua && strings.Contains(script, Signature) && ours == "" && !strings.Contains(script, ".modify(")),
 			"$lua doesn't call slurmbridge.modify",
 			"a user may change a job to part of a GPU unchecked, and evade the partitions' rules", "",
 			in("$lua", "-- as the last thing of your slurm_job_modify:", "return slurmbridge.modify(job_desc, job_rec, "+
 				"part_list, modify_uid)   -- or by the name that the script gives it")),
-		row("lua-gate-file", Error, files, hitIf(ours != "" && !strings.Contains(ours, `"`+e.Settings.GateFile+`"`)),
+		row("lua-gate-file", Error, files, hitIf(ours != "" && !strings.Contains(ours, `"`+e.Settings.GateFile()+`"`)),
 			"$lua doesn't read $gate", "the bridge names the gate in this file; jobs are not gated, and start alone", "",
 			in("$lua", `gate = "$gate",`, `wake = "$wake",`)),
 		// Without a gate file, after a boot for example, the script uses its own setting.
@@ -551,7 +548,7 @@ func (e *exam) checks() []check {
 		row("shares-billed", Note, database, e.gpuBills(false),
 			"partition $name bills gres/gpu and not gres/$sharing", noWeights, weightsCost, weights),
 		row("shares-billed", Warning, database, e.gpuBills(true),
-			"partition $name bills gres/gpu and not gres/$sharing, and no job is adopted there (adopt_charge)",
+			"partition $name bills gres/gpu and not gres/$sharing, and no job is adopted there; GRES/$sharing=0 charges nothing",
 			noWeights, weightsCost, weights),
 		// Tried on 24.11.5: in a partition with DefCpuPerGPU Slurm refuses each update that replaces a GPU by shares.
 		row("adopt-per-gpu", Warning, partitions, e.adoptsPerGPU(), "no job is adopted in partition $partitions",

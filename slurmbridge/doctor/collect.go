@@ -110,7 +110,7 @@ func (f *Facts) readFiles() {
 	if stack := f.Config["PlugStackConfig"]; filepath.IsAbs(stack) || f.ConfDir != "" {
 		f.PlugStack = f.plugStack(cmp.Or(stack, "plugstack.conf"), mostIncludes)
 	}
-	for _, file := range []string{f.Settings.GateFile, f.Settings.WakeFile, f.Settings.Database} {
+	for _, file := range []string{f.Settings.GateFile(), f.Settings.Database} {
 		dir := filepath.Dir(file)
 		if slices.Contains(unitFolders, dir) && exists(unitFile) {
 			continue // systemd makes the folder when the daemon starts

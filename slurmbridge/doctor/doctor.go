@@ -136,7 +136,7 @@ func newExam(f *Facts) *exam {
 	e.values = hit{
 		"SLURM_CONF": conf, "dir": filepath.Dir(conf), "lua": filepath.Join(filepath.Dir(conf), "job_submit.lua"),
 		"sharing": e.sharing, "user": f.User, "slurm": slurm, "owner": cmp.Or(f.User, slurm),
-		"gates": cmp.Or(s.GatePartition, config.Default().GatePartition), "gate": s.GateFile, "wake": s.WakeFile,
+		"gates": cmp.Or(s.GatePartition, config.Default().GatePartition), "gate": s.GateFile(), "wake": s.WakeFile(),
 		"mode": s.Mode, "policy": s.Policy, "keyFile": cmp.Or(s.KeyFile, "/etc/slurmbridge/key"),
 		"key": orEmpty(f.Key), "munge": orEmpty(f.Munge), "token": orEmpty(f.Token),
 	}

@@ -292,11 +292,8 @@ var situations = []situation{
 		f.Partitions = append(f.Partitions, text.Partition{Name: "cpus", State: "UP"})
 	}, "", ""),
 
-	at("lua no", func(f *Facts) { f.Settings.Lua = "no" }, "error lua", "lua: auto"),
 	at("no lua", slurm("JobSubmitPlugins", ""), "error lua", "JobSubmitPlugins=lua"),
 	at("no lua, newer", slurm("SLURM_VERSION", "23.02.6", "JobSubmitPlugins", ""), "warning lua", ""),
-	at("lua yes, newer", all(in2411, slurm("JobSubmitPlugins", ""), func(f *Facts) { f.Settings.Lua = "yes" }),
-		"error lua", "JobSubmitPlugins=lua"),
 	at("other plugins", slurm("JobSubmitPlugins", "job_submit/pbs,require_timelimit"), "error lua",
 		"JobSubmitPlugins=job_submit/pbs,require_timelimit,lua"),
 	at("no script", func(f *Facts) { f.JobSubmitLua = nil }, "error lua",
@@ -480,7 +477,7 @@ var situations = []situation{
 	at("bill for GPUs", all(ofGPUs, func(f *Facts) { f.Partitions[0].Billing = "CPU=1.0,GRES/gpu=20" }),
 		"note shares-billed", "PartitionName=gpu … TRESBillingWeights=CPU=1.0,GRES/gpu=20,GRES/mps=0.2"),
 	at("no charge for adopted jobs", all(ofGPUs, func(f *Facts) {
-		f.Partitions[0].Billing, f.Settings.Adopt, f.Settings.AdoptCharge = "GRES/gpu=20", []adopt.Rule{{}}, "shares"
+		f.Partitions[0].Billing, f.Settings.Adopt = "GRES/gpu=20", []adopt.Rule{{}}
 	}), "warning shares-billed", "PartitionName=gpu … TRESBillingWeights=GRES/gpu=20,GRES/mps=0.2"),
 	at("defaults per GPU where jobs are adopted", func(f *Facts) {
 		f.Partitions[0].PerGPU.CPUs, f.Settings.Adopt = 4, []adopt.Rule{{Never: true}, {Partitions: []string{"gpu"}}}
@@ -626,8 +623,7 @@ func TestCollect(t *testing.T) {
 		return "", errors.New("busy")
 	}
 	settings := active()
-	settings.GateFile, settings.WakeFile = dir+"/gate", dir+"/wake"
-	settings.Database, settings.MungeSocket = dir+"/absent/db", conf
+	settings.RunDir, settings.Database, settings.MungeSocket = dir, dir+"/absent/db", conf
 	f := must.Get(Collect(t.Context(), ask, settings, "slurm"))(t)
 	must.Equal(t, len(f.Nodes), 1)
 	f.Config, f.Nodes = nil, nil

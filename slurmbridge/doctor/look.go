@@ -680,8 +680,7 @@ func (e *exam) gpuBills(hinder bool) (hits []hit) {
 	for i := range e.Partitions {
 		p := &e.Partitions[i]
 		weight := slices.Max(append(e.gpusAlone(p.Billing), 0))
-		hinders := e.adopts(p.Name) && e.Settings.AdoptCharge == "shares"
-		hits = append(hits, hitIf(weight > 0 && hinders == hinder, "name", p.Name,
+		hits = append(hits, hitIf(weight > 0 && e.adopts(p.Name) == hinder, "name", p.Name,
 			"weights", fmt.Sprintf("%s,GRES/%s=%g", p.Billing, e.sharing, weight/100))...)
 	}
 	return hits

@@ -226,7 +226,7 @@ func TestReport(t *testing.T) {
 	f := newFixture(t)
 	gpu := []int{0}
 	f.status = &job.Status{
-		At: zero, Mode: job.Active, Policy: "pack", Objective: "turnaround", Gate: "5", Lease: 40 * time.Second, Waiting: 2,
+		At: zero, Mode: job.Active, Policy: "pack", Gate: "5", Lease: 40 * time.Second, Waiting: 2,
 		Shareable: oneGPU,
 		Apps:      map[string]job.App{"7": {Key: "gromacs"}},
 		Snap: &job.Snapshot{
@@ -246,7 +246,7 @@ func TestReport(t *testing.T) {
 	must.OK(t, json.Unmarshal(f.ask(http.MethodGet, "/v1/status").Body.Bytes(), &r))
 	want := Report{
 		Status: job.Status{
-			At: zero, Mode: job.Active, Policy: "pack", Objective: "turnaround", Gate: "5", Waiting: 2, Shareable: oneGPU,
+			At: zero, Mode: job.Active, Policy: "pack", Gate: "5", Waiting: 2, Shareable: oneGPU,
 		},
 		Health: job.Health{State: job.Well},
 		Slurm:  "22.05.8", LeaseLeft: 40,

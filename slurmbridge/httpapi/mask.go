@@ -80,7 +80,7 @@ func (m *mask) status(st *job.Status) job.Status {
 		return *st
 	}
 	out := job.Status{
-		At: st.At, Mode: st.Mode, Policy: st.Policy, Model: st.Model, Objective: st.Objective, Gate: st.Gate,
+		At: st.At, Mode: st.Mode, Policy: st.Policy, Model: st.Model, Gate: st.Gate,
 		GateAccount: st.GateAccount, GateErr: st.GateErr, Standby: st.Standby, Misread: st.Misread, Waiting: st.Waiting,
 		Err: st.Err, MaxDelayS: st.MaxDelayS, Unmanaged: maps.Clone(st.Unmanaged), WithoutMPS: slices.Clone(st.WithoutMPS),
 		Harm: st.Harm, Shareable: st.Shareable,

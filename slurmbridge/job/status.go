@@ -11,9 +11,8 @@ type Status struct {
 	Policy string    `json:"policy"`          // in use
 	Model  string    `json:"model,omitempty"` // by which it decides, "" = by none
 	// Wanted is the configured policy, which differs from Policy after a fall-back; "" = not known.
-	Wanted    string `json:"-"`
-	Objective string `json:"objective,omitempty"` // what decisions keep small, "" = not known
-	Gate      string `json:"gate,omitempty"`
+	Wanted string `json:"-"`
+	Gate   string `json:"gate,omitempty"`
 	// GateAccount is the gate's account where Slurm refused its user's default account, else "".
 	GateAccount string `json:"gate_account,omitempty"`
 	// GateErr says what is wrong with the gate, or why there is none; "" = all is well.
@@ -58,9 +57,6 @@ func (s *Status) Deciding() string {
 	text := s.Policy
 	if s.Model != "" {
 		text += " (model " + s.Model + ")"
-	}
-	if s.Objective != "" {
-		text += " for the " + s.Objective
 	}
 	return text
 }

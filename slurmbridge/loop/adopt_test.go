@@ -19,7 +19,7 @@ var wholeGPU = job.GPURequest{Kind: job.WholeGPU, Count: 1, PerNode: true, Raw: 
 
 var adoptAll = &adopt.Policy{
 	Rules: []adopt.Rule{{Partitions: []string{"gpu"}, MaxSlowdown: 1.3}}, Active: true,
-	Percent: 100, Delay: time.Minute, Charge: true,
+	Percent: 100, Delay: time.Minute,
 }
 
 // adopting is a cluster of one GPU, and a bridge that adopts all jobs of partition gpu.

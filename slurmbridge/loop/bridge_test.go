@@ -192,12 +192,12 @@ func drawCluster(t *rapid.T) *model {
 // draw draws a cluster, a load and a history of faults, runs it to its end, and checks the invariants.
 func draw(t *rapid.T) {
 	m := drawCluster(t)
-	join, room := rapid.Bool().Draw(t, "join"), rapid.Bool().Draw(t, "room")
+	room := rapid.Bool().Draw(t, "room")
 	besides := rapid.Bool().Draw(t, "renews beside its rounds")
 	adopts := rapid.Bool().Draw(t, "adopts")
 	reborn := func() *loop.Bridge {
 		b := bridge(m, m.mem)
-		b.Planner.Join, b.Planner.Room, b.Planner.RoomAnyway = join, join && room, true
+		b.Planner.Room = room
 		if adopts {
 			b.Adopt = adoptAll
 		}

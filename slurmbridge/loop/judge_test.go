@@ -402,7 +402,7 @@ func TestNobodyJoinsWhereAJobWasKilled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, _, b, _ := learner(t, node("n1", 1, 8))
-			b.Planner.Room, b.Planner.RoomAnyway, b.IdleAfter = true, true, time.Hour
+			b.Planner.Room, b.IdleAfter = true, time.Hour
 			p := app("a", 60, 0.2, 1000)
 			killed, other := m.submit("ann", 2*time.Hour, p, true), m.submit("ann", 3*time.Hour, p, true)
 			tick(t, b, m, 5*time.Second)

@@ -98,7 +98,7 @@ func nobodyIsLater(t must.T, on site, history []arrival) {
 	bridged := play(history, on.nodes, func(m *model) func() {
 		b := bridge(m, newMemory())
 		b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
-		b.Planner.Room, b.Planner.RoomAnyway = on.room, true
+		b.Planner.Room = on.room
 		return func() { must.Get(b.Tick(context.Background()))(t) }
 	})
 	if plain == nil || bridged == nil {

@@ -546,8 +546,7 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	policy := b.Planner.Decider.Policy
 	st := &job.Status{
 		At: in.Snap.At, Mode: b.Mode, Standby: b.standby, Policy: policy.Name(), Model: modelOf(policy),
-		Wanted: b.Planner.Wanted, Objective: b.Planner.Objective,
-		Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.complaints["gate"], Lease: b.lease(),
+		Wanted: b.Planner.Wanted, Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.complaints["gate"], Lease: b.lease(),
 		Snap: in.Snap, Plan: p.Published(), Explanations: p.Explanations, Apps: in.Apps,
 		Unmanaged: maps.Clone(b.tracker.Unmanaged), Refused: b.tracker.Refusals.List(), MaxDelayS: b.maxDelay,
 		Window: b.Planner.Window(), Harm: b.learned.harm(in.Snap.At),

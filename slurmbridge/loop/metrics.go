@@ -123,8 +123,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 				"authenticated, or it is impossible), failed (it could not be stored; the node tries again).", "result", "new",
 			"duplicate", "refused", "failed"),
 		info: r.gauges("info",
-			"Always 1; says which mode (active, shadow, standby: another daemon decides), policy, model and objective are in "+
-				"use, and Slurm's release.", "mode", "policy", "model", "objective", "slurm"),
+			"Always 1; says which mode (active, shadow, standby: another daemon decides), policy and model are in use, and "+
+				"Slurm's release.", "mode", "policy", "model", "slurm"),
 		startAfterS: r.histogram("start_latency_seconds",
 			"Time from the moment a group could start until its first job ran, with Slurm's own part.",
 			prometheus.ExponentialBuckets(0.1, 2, 10)),
@@ -389,7 +389,7 @@ func (m *Metrics) state(st *job.Status) {
 	if st.Standby != "" {
 		mode = "standby"
 	}
-	m.info.WithLabelValues(mode, st.Policy, st.Model, st.Objective, st.Snap.Release).Set(1)
+	m.info.WithLabelValues(mode, st.Policy, st.Model, st.Snap.Release).Set(1)
 }
 
 // mostAccounts is how many accounts have series of their own, the largest ones; the rest share one.

@@ -762,7 +762,6 @@ func bridge(m *model, j loop.Journal) *loop.Bridge {
 		Gate: &loop.Gate{Slurm: m, Lease: time.Minute, Sharing: job.MPS, Now: m.clock},
 		Planner: &plan.Planner{
 			Decider: &rlcore.Decider{Policy: most{}, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: fair{}}), M: 5},
-			Join:    true,
 		},
 	}
 }

@@ -20,7 +20,7 @@ func wholeGPUs(m *model, gpus int, run time.Duration) *mjob {
 // and a job that may share and comes before it starts before it.
 func TestAJobOfAWholeGPUIsNotOvertaken(t *testing.T) {
 	m, b := started(t, node("n1", 1, 8))
-	b.Planner.Room, b.Planner.RoomAnyway = true, true
+	b.Planner.Room = true
 	light := app("light", 3600, 0.1, 500)
 	a := m.submit("ann", time.Hour, light, true)
 	a.TimeLimit = 10 * time.Hour
@@ -68,7 +68,6 @@ func TestNoRoomForHandwrittenShares(t *testing.T) {
 	for _, seen := range []bool{false, true} {
 		m, b := started(t, node("n1", 1, 8))
 		b.Planner.Room = true
-		m.now = m.now.Add(8 * 24 * time.Hour) // none was seen in the first week
 		tick(t, b, m, time.Second)
 		a := m.submit("ann", 100*time.Second, light(), true)
 		if seen {

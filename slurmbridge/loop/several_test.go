@@ -24,8 +24,7 @@ func drawn(t *rapid.T) (m *model, l *ledger, b *loop.Bridge) {
 	card := rlcore.TitanXp
 	card.SameUser = rapid.Bool().Draw(t, "one user")
 	b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
-	b.Planner.Join = rapid.Bool().Draw(t, "join")
-	b.Planner.Room, b.Planner.RoomAnyway = b.Planner.Join && rapid.Bool().Draw(t, "room"), true
+	b.Planner.Room = rapid.Bool().Draw(t, "room")
 	return m, l, b
 }
 

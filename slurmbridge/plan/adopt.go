@@ -111,7 +111,7 @@ func (v *clusterView) neverAdopted(j *job.Job) job.Ungated {
 	switch {
 	case perGPU(job.AllPartitions), slices.ContainsFunc(j.Partitions(), perGPU):
 		return job.UngatedPerGPU // Slurm refuses to replace its request
-	case v.in.Adopt.Charge && slices.ContainsFunc(j.Partitions(), unbilled):
+	case slices.ContainsFunc(j.Partitions(), unbilled):
 		return job.UngatedUnbilled
 	case !j.Deadline.IsZero():
 		return job.UngatedPromised

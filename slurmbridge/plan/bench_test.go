@@ -47,7 +47,7 @@ func idleCluster(gpus, jobs int, of ...*rlcore.Profile) *Input {
 // shortest is a planner whose srpt policy trusts a predictor, for groups of three at the most.
 func shortest(p rlcore.Predictor) *Planner {
 	guard := rlcore.NewGuard(rlcore.Rules{Predictor: p, MaxMembers: 3})
-	return &Planner{Decider: &rlcore.Decider{Policy: baseline.NewSRPT(p), Guard: guard}, Join: true}
+	return &Planner{Decider: &rlcore.Decider{Policy: baseline.NewSRPT(p), Guard: guard}}
 }
 
 // sizes counts the groups of a plan by the number of their members.

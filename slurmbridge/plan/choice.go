@@ -31,9 +31,6 @@ func (r *planRun) startable() []int {
 	var out []int
 	for g := range r.draft.state.GPUs {
 		card := &r.draft.state.GPUs[g]
-		if len(card.Running) > 0 && !r.planner.Join {
-			continue
-		}
 		taken := r.view.closed[g] || r.view.unsettled[card.Node] || r.draft.guard.Claimed(g) != ""
 		if card.FreeShares() > 0 && !taken {
 			out = append(out, g)
@@ -93,7 +90,7 @@ func (r *planRun) fill(g int, alone bool) (again bool) {
 		number = grown
 		r.draft.refresh(node, number)
 		member := &r.draft.members(number)[0]
-		if !r.planner.Join || member.onTrial() {
+		if member.onTrial() {
 			break
 		}
 		g = member.gpu

@@ -95,13 +95,12 @@ func TestHowSharesAreDivided(t *testing.T) {
 		"all of them": {func(*Planner, *Input) {}, map[string]int{"1": 50, "2": 50}},
 		"with room for a third": {
 			func(p *Planner, _ *Input) {
-				p.Room, p.RoomAnyway, p.Decider.Guard.MaxMembers = true, true, 3
-				p.Decider.M = 2
+				p.Room, p.Decider.Guard.MaxMembers, p.Decider.M = true, 3, 2
 			},
 			map[string]int{"1": 33, "2": 33},
 		},
 		"with room, but the GPU serves no third": {
-			func(p *Planner, _ *Input) { p.Room, p.RoomAnyway = true, true }, map[string]int{"1": 50, "2": 50},
+			func(p *Planner, _ *Input) { p.Room = true }, map[string]int{"1": 50, "2": 50},
 		},
 		"users share by hand on cards of one user: the longest job gets the rest": {
 			func(_ *Planner, in *Input) {
@@ -121,15 +120,13 @@ func TestHowSharesAreDivided(t *testing.T) {
 	}
 }
 
-// A job joins a running one on the shares that it left, and nothing joins where joining is off.
+// A job joins a running one on the shares that it left.
 func TestJoining(t *testing.T) {
 	in, p := oneGPU(sharer("1"), running("r", "n1", 0, job.Shares, 0)), planner()
 	in.Snap.Jobs[1].Request.Count = 50
 	plan := p.Plan(in)
 	must.Equal(t, sharesOf(plan), map[string]int{"1": 50})
 	must.Equal(t, plan.Groups[0].Group.Kind, job.Join)
-	p.Join = false
-	must.Equal(t, sharesOf(p.Plan(in)), nil)
 }
 
 // Two jobs on their way to one node that must not meet wait for each other's start, and where a group is refused its

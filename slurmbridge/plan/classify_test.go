@@ -144,7 +144,7 @@ func TestWhyAJobIsNotAdopted(t *testing.T) {
 			func(in *Input) { in.Snap.PerGPU = map[string]job.PerGPU{"gpu": {CPUs: 4}} }, job.UngatedPerGPU,
 		},
 		"its partition charges nothing for shares": {
-			func(in *Input) { in.Adopt.Charge, in.Snap.Unbilled = true, []string{"gpu"} }, job.UngatedUnbilled,
+			func(in *Input) { in.Snap.Unbilled = []string{"gpu"} }, job.UngatedUnbilled,
 		},
 		"another node's GPUs have no shares": {
 			func(in *Input) {

@@ -155,5 +155,5 @@ const handwrittenFor = 7 * 24 * time.Hour
 
 // handwritten reports whether jobs with shares written by hand have been seen lately.
 func (in *Input) handwritten() bool {
-	return in.Tracker.HandwrittenSeen && in.Snap.At.Sub(in.Tracker.Handwritten) <= handwrittenFor
+	return in.Snap.At.Sub(in.Tracker.Handwritten) <= handwrittenFor
 }

@@ -12,20 +12,14 @@ import (
 type Planner struct {
 	Decider    *rlcore.Decider
 	Partitions job.PartitionFilter
-	// Join lets pending jobs join a GPU on which running jobs left shares free.
-	Join bool
-	// Room leaves one share of the GPU free for a later join. While jobs with hand-written shares were seen in the last
-	// week it does so only if RoomAnyway is set.
-	Room, RoomAnyway bool
+	// Room leaves one share of the GPU free for a later join, unless jobs with hand-written shares were seen in the last
+	// week.
+	Room bool
 	// TryMiB is the device memory that one run of a preallocating application gets if its owner names no size, MiB; 0 =
 	// the site tries none.
 	TryMiB float64
-	// DivideHost: the members of a group divide the cores and the memory that they have by default.
-	DivideHost bool
 	// Wanted is the configured policy; the decider's own is another after a fall-back.
 	Wanted string
-	// Objective is what decisions keep small, as configured; it is shown.
-	Objective string
 }
 
 // Window is the number of waiting jobs that a decision considers.
@@ -50,7 +44,7 @@ type planRun struct {
 // Without a gate it makes no group: nothing could hold the members back while the group is prepared.
 func (p *Planner) Plan(in *Input) *job.Plan {
 	view := newView(in)
-	q := newQueue(view, &p.Partitions, p.DivideHost)
+	q := newQueue(view, &p.Partitions)
 	alone := q.scheduleAlone()
 	guard := p.Decider.Guard
 	r := &planRun{

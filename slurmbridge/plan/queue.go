@@ -17,10 +17,9 @@ import (
 
 // queue is what was counted of a poll: the jobs that wait for GPUs, in Slurm's order, and what becomes of the others.
 type queue struct {
-	in         *Input
-	view       *clusterView
-	managed    *job.PartitionFilter
-	divideHost bool // see Planner
+	in      *Input
+	view    *clusterView
+	managed *job.PartitionFilter
 
 	waiting []rlcore.Job
 	claims  map[string]nodeClaim // by node; see nodeClaims
@@ -39,9 +38,9 @@ type queue struct {
 	watched           int                    // how many foreign jobs are watched
 }
 
-func newQueue(p *clusterView, managed *job.PartitionFilter, divideHost bool) *queue {
+func newQueue(p *clusterView, managed *job.PartitionFilter) *queue {
 	q := &queue{
-		in: p.in, view: p, managed: managed, divideHost: divideHost,
+		in: p.in, view: p, managed: managed,
 		limited: map[string]string{}, closedTo: map[string]string{}, unstarted: map[string]bool{},
 		noModel: map[string]string{}, tasks: map[int64]int{},
 		reasons: map[string]job.Ungated{}, notAdopted: map[string]job.Ungated{},
@@ -91,7 +90,7 @@ func (q *queue) add(j *job.Job) {
 // addSharer adds a job that may share, unless one of Slurm's limits keeps it waiting.
 func (q *queue) addSharer(j *job.Job) {
 	rj := q.view.convert(j)
-	if q.divideHost && j.Note.Defaults.Has(j) {
+	if j.Note.Defaults.Has(j) {
 		if rj.HostMemDivides = j.Note.Defaults.MemMiB > 0; j.Note.Defaults.CPUs > 0 {
 			rj.CPUGrain = q.view.grain
 		}

@@ -50,7 +50,7 @@ func (in *Input) come(jobs ...job.Job) {
 }
 
 // count is the queue of an input.
-func count(in *Input) *queue { return newQueue(newView(in), &job.PartitionFilter{}, false) }
+func count(in *Input) *queue { return newQueue(newView(in), &job.PartitionFilter{}) }
 
 func sharer(ref string) job.Job {
 	return job.Job{

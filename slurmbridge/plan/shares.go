@@ -306,10 +306,7 @@ func (r *planRun) split(members []placement, free int) []int {
 
 // leavesRoom reports whether groups leave shares free for a later join.
 func (r *planRun) leavesRoom() bool {
-	if !r.planner.Room || !policy.Shares(r.planner.Decider.Policy) {
-		return false
-	}
-	return r.planner.RoomAnyway || r.in.Snap.At.Sub(r.in.Tracker.Handwritten) > handwrittenFor
+	return r.planner.Room && policy.Shares(r.planner.Decider.Policy) && !r.in.handwritten()
 }
 
 // leastShares is the smallest number of shares that fits on no GPU next to a job that waits for its turn.

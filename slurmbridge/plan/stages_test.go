@@ -36,7 +36,7 @@ func planner() *Planner {
 	return &Planner{Decider: &rlcore.Decider{
 		Policy: largest{},
 		Guard:  rlcore.NewGuard(rlcore.Rules{Predictor: free{}, MaxMembers: 2}), M: 5,
-	}, Join: true}
+	}}
 }
 
 // running is a job that has been running on a GPU of a node for so long.
@@ -282,7 +282,7 @@ func TestFirstRunsAreUnderMPS(t *testing.T) {
 }
 
 // byHand lets users share by hand.
-func byHand(in *Input) { in.Tracker.HandwrittenSeen, in.Tracker.Handwritten = true, in.Snap.At }
+func byHand(in *Input) { in.Tracker.Handwritten = in.Snap.At }
 
 // A job whose application takes a card's memory at its start tries, alone, to make do with a part of it, if its owner
 // or the site wants that; no job joins it meanwhile.

@@ -62,7 +62,7 @@ func (r *planRun) mayTry(m *placement) bool {
 		return false
 	case p == nil && owner == 0, p != nil && (p.HeldMiB > 0 || !p.Preallocating(spec.MemMiB)):
 		return false
-	case m.NoShare, r.in.Shadow, r.view.adopted(m.ID), r.in.handwritten() && !r.planner.RoomAnyway:
+	case m.NoShare, r.in.Shadow, r.view.adopted(m.ID), r.in.handwritten():
 		return false
 	}
 	return owner > 0 || r.mayRunAgain(m)

@@ -251,7 +251,7 @@ func (d *draft) turnShares() (int, bool) {
 // for that; else it is ungated.
 func (r *planRun) releaseForTurn(j *rlcore.Job) {
 	shares, ok := r.draft.turnShares()
-	shareable := r.planner.Join && r.leavesRoom() && !j.NoShare && j.Profile != nil && len(r.view.nodes) > 0
+	shareable := r.leavesRoom() && !j.NoShare && j.Profile != nil && len(r.view.nodes) > 0
 	if !ok || !shareable || r.view.adopted(j.ID) && !r.hasPartner(j) {
 		r.queue.ungate(r.view.jobs[j.ID], job.UngatedTurn, "")
 		return

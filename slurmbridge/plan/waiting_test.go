@@ -38,7 +38,7 @@ func losing() *Input {
 // roomy is a planner whose groups leave room for later jobs.
 func roomy() *Planner {
 	p := planner()
-	p.Room, p.RoomAnyway = true, true
+	p.Room = true
 	return p
 }
 
@@ -63,7 +63,6 @@ func TestATurnIsKeptWithRoomForOthers(t *testing.T) {
 		"such as this one":                   {beside(20), 81},
 		"or this one":                        {beside(2), 99},
 		"a job that runs holds one share":    {beside(1), 0},
-		"jobs never join":                    {func(p *Planner, _ *Input) { p.Join = false }, 0},
 		"groups leave no room":               {func(p *Planner, _ *Input) { p.Room = false }, 0},
 		"it never shares":                    {func(_ *Planner, in *Input) { in.Terms["1"] = job.Terms{NoShare: true} }, 0},
 		"its application is unknown":         {func(_ *Planner, in *Input) { in.Apps["1"] = job.App{} }, 0},

@@ -88,13 +88,10 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 	})
 	noteAwaited(s, memberships)
 	o.notDone()
-	if t.Handwritten.IsZero() {
-		t.Handwritten = s.At
-	}
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
 		if seat := memberships[j.Ref]; seat.Group == nil && j.Request.Kind == job.Shares && j.Request.Count < job.Units {
-			t.Handwritten, t.HandwrittenSeen = s.At, true
+			t.Handwritten = s.At
 		}
 	}
 	for _, id := range t.GroupIDs() {

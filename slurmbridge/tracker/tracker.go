@@ -38,10 +38,8 @@ type Tracker struct {
 	Limits  *limit.Limits        `json:"-"`
 	// Refusals are what Slurm has refused since the bridge started.
 	Refusals Refusals `json:"-"`
-	// Handwritten is the last poll with a job whose owner requested a part of a GPU's shares by hand; until there is such
-	// a job, the first poll. HandwrittenSeen: there was such a job.
-	Handwritten     time.Time `json:"handwritten,omitzero"`
-	HandwrittenSeen bool      `json:"handwritten_seen,omitempty"`
+	// Handwritten is the last poll with a job whose owner requested a part of a GPU's shares by hand.
+	Handwritten time.Time `json:"handwritten,omitzero"`
 	// Plain is the schedule by which plain Slurm would run the jobs, on State.NowS's clock.
 	Plain *schedule.Plain `json:"plain"`
 	// MaxDelayS bounds Wait.DelayedS of a released job, s: after that it is left to Slurm. 0 = nothing bounds it.

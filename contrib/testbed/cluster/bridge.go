@@ -39,7 +39,7 @@ func (s *Stack) Bridge(ctx context.Context) error {
 		database = filepath.Join(s.disk(), "slurmbridge.db")
 	}
 	var err error
-	if s.URL, err = s.controller(ctx, BridgeDaemon, "head1", database, s.WakeFile); err != nil {
+	if s.URL, err = s.controller(ctx, BridgeDaemon, "head1", database); err != nil {
 		return err
 	}
 	both := s.URL
@@ -47,8 +47,7 @@ func (s *Stack) Bridge(ctx context.Context) error {
 		if err := s.gated(ctx); err != nil { // else the second may be the one that decides
 			return err
 		}
-		if s.StandbyURL, err = s.controller(ctx, "standby", "head2", s.Path("run", "standby.db"),
-			s.Path("run", "standby-wake")); err != nil {
+		if s.StandbyURL, err = s.controller(ctx, "standby", "head2", s.Path("run", "standby.db")); err != nil {
 			return err
 		}
 		both += "," + s.StandbyURL
@@ -74,26 +73,26 @@ func (s *Stack) gated(ctx context.Context) error {
 
 // controller starts a daemon of the bridge on a host with settings of its own, as the user that it runs as, and returns
 // its URL.
-func (s *Stack) controller(ctx context.Context, name, host, database, wake string) (string, error) {
+func (s *Stack) controller(ctx context.Context, name, host, database string) (string, error) {
 	port, err := s.FreePort()
 	if err != nil {
 		return "", err
 	}
 	settings := slices.Clone(s.Setup.Settings)
-	if s.Setup.Standby {
-		settings = append(settings, "name: "+host)
+	if !s.Setup.Standby {
+		host = ""
 	}
 	// Defaults of a cluster on which nothing but sharers runs.
-	for _, usual := range []string{"mode: active", "leave_room: yes", "sharers_only: [" + slurmtest.Partition + "]"} {
+	for _, usual := range []string{"mode: active", "sharers_only: [" + slurmtest.Partition + "]"} {
 		key, _, _ := strings.Cut(usual, " ")
 		if !slices.ContainsFunc(settings, func(line string) bool { return strings.HasPrefix(line, key) }) {
 			settings = append(settings, usual)
 		}
 	}
 	file := s.Path(name + ".yaml")
-	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: 127.0.0.1:%s\n%s\npolicy: "+
+	text := fmt.Sprintf("slurm_conf: %s\nrun_dir: %s\ndatabase: %s\nlisten: 127.0.0.1:%s\n%s\npolicy: "+
 		"%s\nlease: %s\npoll: 10s\n%s\n",
-		s.Conf(), s.GateFile, wake, database, port, s.proof("slurm"), s.Setup.Policy, s.Setup.Lease,
+		s.Conf(), s.Path("run"), database, port, s.proof("slurm"), s.Setup.Policy, s.Setup.Lease,
 		strings.Join(settings, "\n"))
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return "", err
@@ -110,7 +109,9 @@ func (s *Stack) controller(ctx context.Context, name, host, database, wake strin
 		}
 	}
 	return "http://127.0.0.1:" + port,
-		s.spawn(&Daemon{Name: name, program: "slurmbridge", as: "slurm", Args: []string{"serve", "--config", file}})
+		s.spawn(&Daemon{
+			Name: name, program: "slurmbridge", as: "slurm", host: host, Args: []string{"serve", "--config", file},
+		})
 }
 
 // KeyFile is the file of the key that records travel with: root's on the nodes, slurm's on the

@@ -336,6 +336,7 @@ type Daemon struct {
 	Args []string
 
 	program, as string
+	host        string // it takes this for its host's name; "" = this machine's
 	node        int
 }
 
@@ -345,7 +346,17 @@ func (s *Stack) Spawn(program, as string, args ...string) error {
 }
 
 func (s *Stack) spawn(d *Daemon) error {
-	cmd, err := s.Command(context.Background(), d.as, s.Bin(d.program), d.Args...)
+	args := append([]string{s.Bin(d.program)}, d.Args...)
+	as := d.as
+	if d.host != "" {
+		// Only root may name a host.
+		args = append([]string{
+			"unshare", "--uts", "sh", "-c", `hostname "$0" && exec "$@"`, d.host,
+			"setpriv", "--clear-groups", "--reuid=" + as, "--regid=" + as, "--pdeathsig=KILL",
+		}, args...)
+		as = ""
+	}
+	cmd, err := s.Command(context.Background(), as, args[0], args[1:]...)
 	if err != nil {
 		return err
 	}

@@ -36,10 +36,10 @@ runs faster there. The jobs of a workload are the same under every variant:
               times slower (from Slurm 23.11.5 on: --root)
 
 The thesis's five workloads are closed: all jobs are there before the first may start. They are
-judged by their makespan, and the bridge decides for it (objective: makespan). In the open ones,
+judged by their makespan, and the bridge decides for it (dqn-makespan). In the open ones,
 open-1 to open-3, the jobs of the random workload come at random times, --load times as much work
-as one GPU can do without sharing; each has a seed of its own. They are judged by mean turnaround
-(objective: turnaround). For both, the table counts the jobs that ended later than under whole.
+as one GPU can do without sharing; each has a seed of its own. They are judged by mean turnaround.
+For both, the table counts the jobs that ended later than under whole.
 
 Under plain sharing Slurm knows nothing of GPU memory, so jobs can fail for want of it; nobody
 submits them again.

@@ -52,8 +52,8 @@ func TestEachWorkloadHasEachVariant(t *testing.T) {
 	for i, c := range cells {
 		names = append(names, c.String())
 		must.Equal(t, c.apps, cells[i/2*2].apps, c.String())
-		must.Equal(t, c.setup.Settings,
-			[]string{map[bool]string{true: "objective: turnaround", false: "objective: makespan"}[c.at != nil]})
+		decides := map[bool]string{true: "dqn", false: "dqn-makespan"}[c.at != nil]
+		must.Equal(t, c.setup.Policy, map[string]string{"dqn": decides}[c.variant.name])
 	}
 	for _, c := range longestFirst(cells) {
 		first = append(first, c.variant.name)

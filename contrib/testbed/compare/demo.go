@@ -58,7 +58,7 @@ func Demo(base *cluster.Setup) *cobra.Command {
 			cells[0].title, cells[1].title = "whole GPUs", "bridged"
 			cells[0].hold, cells[1].hold = false, false // jobs start before the last one is there
 			s := &cells[1].setup
-			s.Cold, s.Settings = cold, []string{"objective: " + by}
+			s.Cold, s.Policy = cold, networkFor(policy.Objective(by))
 			return o.demo(c.Context(), cells, policy.Objective(by), file)
 		},
 	}
@@ -142,7 +142,7 @@ func (r *demoReport) show(out io.Writer) {
 	if r.Later > 0 {
 		fmt.Fprintf(out, "; at most by %.0f GPU s", r.WorstS)
 	}
-	fmt.Fprintf(out, ".\nThe bridge's policy was dqn, its objective %s.\n", r.Objective)
+	fmt.Fprintf(out, ".\nThe bridge's policy was %s.\n", networkFor(r.Objective))
 	fmt.Fprintf(out, "%d times jobs were put together; those released together started %.0f ms apart (median), %.0f ms "+
 		"(95th percentile).\n", r.Groups, 1000*r.SkewP50S, 1000*r.SkewP95S)
 	fmt.Fprintf(out, "The bridge alone kept no job waiting longer than %.1f s.\n", r.AddedDelayS)

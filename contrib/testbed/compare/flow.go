@@ -158,7 +158,7 @@ func (o *options) sleepers(name string, apps []string, v variant, s shape) *cell
 	setup.Scale, setup.Bare, setup.Sharing, setup.Lease = o.scale, true, "shard", 3*time.Minute
 	setup.NodeGPUs, setup.Policy = slices.Repeat([]int{s.gpus}, s.nodes), v.policy
 	setup.Adjust = func(so *slurmtest.Options) { so.Scheduler, so.CPUs = "", max(4, 4*s.gpus) }
-	setup.Settings = []string{"leave_room: no", fmt.Sprintf("max_group: %d", together)}
+	setup.Settings = []string{fmt.Sprintf("max_group: %d", together)}
 	for d := shortest; d <= shortest+longer; d++ {
 		setup.Profiles = append(setup.Profiles, &rlcore.Profile{
 			App: sleeper(d), DurationS: float64(d), PeriodS: float64(d),

@@ -15,6 +15,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 )
 
 // options are what to compare.
@@ -77,7 +78,10 @@ func (o *options) cells() ([]*cell, error) {
 func (o *options) cell(w workload, v variant) *cell {
 	s := *o.base
 	s.Scale, s.Policy, s.Sharing, s.Hooks, s.Lease = o.scale, v.policy, v.sharing, v.hooks, lease
-	s.Settings = append(slices.Clone(v.settings), "objective: "+string(objective(w.name)))
+	s.Settings = slices.Clone(v.settings)
+	if v.policy == pretrained.Name {
+		s.Policy = networkFor(objective(w.name))
+	}
 	if v.name == adopted {
 		// A minute of the GPUs' time, the default.
 		s.Settings = append(s.Settings, fmt.Sprintf("adopt_delay: %.0fs", max(1, 60/o.scale)))

@@ -10,6 +10,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
+	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
 )
 
@@ -40,7 +41,7 @@ func variants() []variant {
 	return append(out, variant{
 		name: adopted, gres: out[0].gres, policy: dqn.policy, settings: []string{
 			"sharers_only: []", "mixed_partitions: share", "adopt: [{partition: " + slurmtest.Partition + "}]",
-			"adopt_mode: active", "adopt_percent: 100", "adopt_charge: nothing",
+			"adopt_mode: active", "adopt_percent: 100",
 		},
 	})
 }
@@ -103,6 +104,11 @@ func objective(name string) policy.Objective {
 		return policy.Turnaround
 	}
 	return policy.Makespan
+}
+
+// networkFor is the policy with the network that is built in for an objective.
+func networkFor(o policy.Objective) string {
+	return map[policy.Objective]string{policy.Turnaround: pretrained.Name, policy.Makespan: pretrained.ForMakespan}[o]
 }
 
 // of is the figure of an objective, GPU seconds.

@@ -39,7 +39,7 @@ func conf(t *testing.T, more ...string) string {
 	dir := t.TempDir()
 	lines := append([]string{
 		"listen: " + l.Addr().String(), "bin_dir: " + dir, "database: " + dir + "/db",
-		"gate_file: " + dir + "/gate", "wake_file: " + dir + "/wake",
+		"run_dir: " + dir,
 	}, more...)
 	file := filepath.Join(dir, "slurmbridge.yaml")
 	must.OK(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
@@ -174,7 +174,7 @@ func TestDaemonAddress(t *testing.T) {
 	must.Equal(t, daemonAddress(&config.Config{Listen: "[::]:9797"}), "localhost:9797")
 }
 
-// Rules are refused at start where Slurm can't make a job of a whole GPU share, and without the script that gates jobs.
+// Rules are refused at start where Slurm can't make a job of a whole GPU share.
 func TestAdoptIsRefused(t *testing.T) {
 	const rules = "adopt: [{partition: gpu}]"
 	for _, c := range []struct{ release, more, says string }{
@@ -182,7 +182,6 @@ func TestAdoptIsRefused(t *testing.T) {
 			"23.11.5"},
 		{"24.11", "", "Slurm 24.11.5 keeps nodes with shared GPUs for waiting jobs of whole GPUs: it takes 25.05, or " +
 			"mixed_partitions: share"},
-		{"26.05", "lua: no", "without job_submit.lua (lua: no) no job is adopted"},
 		{"26.05", "", ""},
 		{"24.11", "mixed_partitions: share", ""},
 	} {

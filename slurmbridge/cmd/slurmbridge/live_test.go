@@ -39,9 +39,9 @@ func TestOnSlurm(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	addr := "127.0.0.1:" + must.Get(l.FreePort())(t)
-	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: "+
+	text := fmt.Sprintf("slurm_conf: %s\nrun_dir: %s\ndatabase: %s\nlisten: %s\nmunge_socket: "+
 		"%s\nsharers_only: [gpu]\nmode: active\n",
-		l.Conf(), l.GateFile, l.WakeFile, l.Path("run", "slurmbridge.db"), addr, l.MungeSocket)
+		l.Conf(), l.Path("run"), l.Path("run", "slurmbridge.db"), addr, l.MungeSocket)
 	l.conf = l.Path("slurmbridge.yaml")
 	must.OK(t, os.WriteFile(l.conf, []byte(text), 0o644))
 	testscript.Run(t, testscript.Params{

@@ -41,6 +41,7 @@ flags, each overruling the one before.`,
   slurmbridge status          GPUs with their jobs, groups, the gate
   slurmbridge why 4711        what job 4711 waits for, and what was considered
   slurmbridge open            let every waiting job go at once`,
-	}, append(lab.Commands(&s.Env), newServe(s), newCheckConfig(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s),
-		newDoctor(s), newProfiles(s), newReceipt(s), newAdopt(s), newUsage(s), newNotify(s))...)
+	}, newServe(s), newCheckConfig(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s),
+		newDoctor(s), newProfiles(s), newReceipt(s), newAdopt(s), newUsage(s), newNotify(s),
+		lab.New(&s.Env))
 }

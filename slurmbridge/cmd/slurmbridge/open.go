@@ -47,7 +47,7 @@ submitted later: stop it first where that isn't wanted.`,
 			if groups == nil {
 				groups = tracker.New()
 			}
-			n, err := loop.UngateAll(ctx, cl, groups, cfg.GateFile)
+			n, err := loop.UngateAll(ctx, cl, groups, cfg.GateFile())
 			if err != nil {
 				return err
 			}
@@ -58,10 +58,8 @@ submitted later: stop it first where that isn't wanted.`,
 
 // client makes the cluster's client of the settings.
 func client(cfg *config.Config, m *loop.Metrics) (*slurm.Client, error) {
-	cl := &slurm.Client{Conf: cfg.SlurmConf, Bin: cfg.BinDir, Name: cfg.Name}
-	if cl.Name == "" {
-		cl.Name, _ = os.Hostname() // without one its gates have no owner
-	}
+	cl := &slurm.Client{Conf: cfg.SlurmConf, Bin: cfg.BinDir}
+	cl.Name, _ = os.Hostname() // without one its gates have no owner
 	if m != nil {
 		cl.Observe = m.Command
 	}

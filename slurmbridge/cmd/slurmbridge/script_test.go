@@ -234,7 +234,7 @@ func TestTrainInterrupted(t *testing.T) {
 	var out, errOut bytes.Buffer
 	file := filepath.Join(t.TempDir(), "dqn.json")
 	root := newRoot(&out, &errOut)
-	root.SetArgs([]string{"train", "--workload", "random", "--rounds", "3", "--out", file, "--json"})
+	root.SetArgs([]string{"lab", "train", "--workload", "random", "--rounds", "3", "--out", file, "--json"})
 	must.OK(t, root.ExecuteContext(ctx))
 	must.Equal(t, out.String()+errOut.String(), "[]\nInterrupted after round 0.\n")
 	must.Get(dqn.Load(file))(t)

@@ -41,11 +41,11 @@ import (
 )
 
 func newServe(s *shared) *cobra.Command {
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use:   "serve",
 		Short: "Run the controller's daemon",
 		Long: `serve runs next to slurmctld as SlurmUser: it keeps the gate, plans, and takes the
-nodes' records. It polls Slurm after an event (a line in wake_file, a record), and once
+nodes' records. It polls Slurm after an event (a line in the wake file of run_dir, a record), and once
 every poll in any case.
 
 Policies:
@@ -58,8 +58,6 @@ waiting job is ungated.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return s.serve(c) },
 	}
-	config.Flags(c.Flags())
-	return c
 }
 
 func newCheckConfig(s *shared) *cobra.Command {
@@ -308,7 +306,7 @@ func (v *service) run(ctx context.Context) error {
 	b := v.wired.bridge
 	if b.Mode == job.Shadow {
 		// A gate file left by an active daemon would gate jobs that no bridge releases.
-		if err := loop.CloseGateFile(v.cfg.GateFile); err != nil {
+		if err := loop.CloseGateFile(v.cfg.GateFile()); err != nil {
 			v.log.Warn("gate file", "err", err)
 		}
 	}
@@ -321,7 +319,7 @@ func (v *service) run(ctx context.Context) error {
 		webconfig.Serve(ctx, g, l, httpapi.NewServer(v.handler, v.log), v.cfg.Listen, v.cfg.WebConfig, v.log)
 	}
 	g.Go(func() error {
-		err := wake.File(ctx, v.cfg.WakeFile, b.Wake)
+		err := wake.File(ctx, v.cfg.WakeFile(), b.Wake)
 		if err != nil && ctx.Err() == nil {
 			// Polling continues without it.
 			v.log.Error("events are lost; only polling is left", "err", err)

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +21,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	_ "github.com/slurmbridge/slurmbridge/rlcore/lookahead" // its policy
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
-	_ "github.com/slurmbridge/slurmbridge/rlcore/pretrained" // policy dqn
+	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/credential"
@@ -46,23 +47,30 @@ type wired struct {
 	taskName func(ctx context.Context, id int64) (string, error)
 }
 
+// policyOf is the name of the configured policy: a path is that of a network for policy dqn.
+func policyOf(cfg *config.Config) (name, model string) {
+	if filepath.IsAbs(cfg.Policy) {
+		return pretrained.Name, cfg.Policy
+	}
+	return cfg.Policy, ""
+}
+
 // newPolicies makes the configured policy and its fallbacks, in their order: srpt, then exclusive.
 // A model that can't be used is logged and skipped: a weaker policy is better than none.
 func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rlcore.Policy, error) {
 	var out []rlcore.Policy
-	for i, name := range []string{cfg.Policy, "srpt", "exclusive"} {
-		if i > 0 && name == cfg.Policy {
+	wanted, model := policyOf(cfg)
+	for i, name := range []string{wanted, "srpt", "exclusive"} {
+		if i > 0 && name == wanted {
 			continue
 		}
-		made, err := policy.New(name, policy.Setup{
-			Predictor: p, Seed: 1, Model: cfg.Model, Objective: policy.Objective(cfg.Objective),
-		})
-		spec, known := policy.Named(cfg.Policy)
+		made, err := policy.New(name, policy.Setup{Predictor: p, Seed: 1, Model: model})
+		spec, known := policy.Named(wanted)
 		switch {
 		case err == nil:
 			out = append(out, made)
-		case known && spec.Live && spec.Network: // it takes a model
-			log.Error("model can't be used: srpt decides instead", "err", fmt.Errorf("%s: %w", cfg.Where("model"), err))
+		case known && spec.Live && spec.Network:
+			log.Error("model can't be used: srpt decides instead", "err", fmt.Errorf("%s: %w", cfg.Where("policy"), err))
 		default:
 			return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("policy"), err))
 		}
@@ -73,9 +81,9 @@ func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rl
 // newDecider makes what decides by the settings.
 func newDecider(cfg *config.Config, policies []rlcore.Policy, p rlcore.Predictor) *rlcore.Decider {
 	return &rlcore.Decider{
-		Policy: policies[0], Fallback: policies[1:], M: cfg.Window, Guard: rlcore.NewGuard(rlcore.Rules{
+		Policy: policies[0], Fallback: policies[1:], Guard: rlcore.NewGuard(rlcore.Rules{
 			Predictor: p, MemMargin: cfg.MemoryMargin, MaxMembers: cfg.MaxGroup,
-			MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace, Trust: cfg.Trust,
+			MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace,
 			ExtendLimit: cfg.ExtendLimit,
 		}),
 	}
@@ -94,9 +102,9 @@ func wire(ctx context.Context, cfg *config.Config, log *slog.Logger, m *loop.Met
 	if err != nil {
 		return nil, err
 	}
-	gate := &loop.Gate{Slurm: cl, Name: cl.Name, Lease: cfg.Lease, Partition: cfg.GatePartition, Now: time.Now}
-	if cfg.Lua != "no" {
-		gate.File, gate.ByHand, gate.SharersOnly = cfg.GateFile, byHand(cfg, log), cfg.SharersOnly
+	gate := &loop.Gate{
+		Slurm: cl, Name: cl.Name, Lease: cfg.Lease, Partition: cfg.GatePartition, Now: time.Now,
+		File: cfg.GateFile(), ByHand: byHand(cfg, log), SharersOnly: cfg.SharersOnly,
 	}
 	policy := cfg.AdoptPolicy(func(name string) (uint32, bool) {
 		uid, err := uidOf(name)
@@ -112,14 +120,12 @@ func wire(ctx context.Context, cfg *config.Config, log *slog.Logger, m *loop.Met
 			return nil, cli.Usage(fmt.Errorf("%s: Slurm %s keeps nodes with shared GPUs for waiting jobs of whole GPUs: it "+
 				"takes 25.05, or mixed_partitions: share", cfg.Where("adopt"), release))
 		}
-		if cfg.Lua == "no" {
-			return nil, cli.Usage(fmt.Errorf("%s: without job_submit.lua (lua: no) no job is adopted", cfg.Where("adopt")))
-		}
 	}
 	st, err := open()
 	if err != nil {
 		return nil, err
 	}
+	wanted, _ := policyOf(cfg)
 	j, apps := journal.New(st.DB()), &recogniser{st}
 	b := &loop.Bridge{
 		Slurm: cl, Apps: apps, Models: apps.models(log), Journal: j, Runs: past(st), Beliefs: predictor,
@@ -138,9 +144,7 @@ func wire(ctx context.Context, cfg *config.Config, log *slog.Logger, m *loop.Met
 				SharersOnly: append(slices.Clone(cfg.SharersOnly), cfg.GatePartition),
 				MixAnyway:   cfg.MixedPartitions == "share",
 			},
-			DivideHost: cfg.HostShare == "divide", TryMiB: float64(cfg.TryMemory),
-			Join: cfg.Join, Room: cfg.Join && cfg.LeaveRoom != "no", RoomAnyway: cfg.LeaveRoom == "yes",
-			Wanted: cfg.Policy, Objective: cfg.Objective,
+			TryMiB: float64(cfg.TryMemory), Room: true, Wanted: wanted,
 		},
 	}
 	return &wired{bridge: b, store: st, journal: j, taskName: cl.TaskName}, nil

@@ -166,7 +166,7 @@ func TestOnePolicy(t *testing.T) {
 	cp := must.Get(pretrained.Checkpoint(policy.Turnaround))(t)
 	net := must.Get(cp.Network(interference.New(&contention.MPS)))(t)
 	world := &experiment.World{
-		Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: cfg.Window,
+		Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: rlcore.DefaultWindow,
 		Rules:   live.Guard.Rules,
 		Trained: net,
 	}

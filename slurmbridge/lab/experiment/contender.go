@@ -151,7 +151,7 @@ func (w *World) Prepare(ctx context.Context, name string, train dqn.Scenario, e 
 		err = c.tune(spec.Knobs, train, e, seed)
 	default:
 		make := func(p rlcore.Predictor) (rlcore.Policy, error) {
-			return spec.New(policy.Setup{Predictor: p, Seed: seed, Objective: w.Objective})
+			return spec.New(policy.Setup{Predictor: p, Seed: seed})
 		}
 		_, err = make(w.Model())
 		c.policy = func(p rlcore.Predictor) rlcore.Policy { made, _ := make(p); return made } // made once already

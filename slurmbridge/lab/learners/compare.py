@@ -5,7 +5,7 @@
     slurmbridge/lab/learners/compare.py --profiles solo.csv --pairs measured.csv --law mps \
         [--seen 0,50,200] [--splits 10]
 
-The files are those of `slurmbridge interference score`. For each number of co-runs that
+The files are those of `slurmbridge lab interference`. For each number of co-runs that
 were seen, and each of the splits (seeds 0, 1, ...), rows of --pairs are drawn at random;
 every learner gets them, and is scored on all others by the mean of |predicted - measured|.
 

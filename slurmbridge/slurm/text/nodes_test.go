@@ -516,7 +516,7 @@ func TestBillsGPUsAlone(t *testing.T) {
 	for weights, want := range map[string]bool{
 		"": false, "CPU=1.0": false, "CPU=1.0,GRES/gpu=20": true, "GRES/gpu:a100=2.5": true, "gres/gpu=0.0": false,
 		"GRES/gpu=20,GRES/shard=0.2": false,
-		"GRES/gpu=20,GRES/mps=0":     true, "GRES/gpufree=1": false,
+		"GRES/gpu=20,GRES/mps=0":     false, "GRES/gpufree=1": false,
 	} {
 		must.Equal(t, (&Partition{Billing: weights}).BillsGPUsAlone(), want, weights)
 	}

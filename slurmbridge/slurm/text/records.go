@@ -83,16 +83,20 @@ type Partition struct {
 	PreemptMode    string // OFF, REQUEUE and so on
 }
 
-// BillsGPUsAlone reports whether the partition bills whole GPUs, of any type, but no shares.
+// BillsGPUsAlone reports whether the partition bills whole GPUs, of any type, but names no weight for shares: a weight
+// of 0 is the site's choice.
 func (p *Partition) BillsGPUsAlone() bool {
-	bills := func(kinds ...string) bool {
-		return slices.ContainsFunc(strings.Split(strings.ToLower(p.Billing), ","), func(w string) bool {
-			name, weight, _ := strings.Cut(strings.TrimSpace(w), "=")
-			kind, _, _ := strings.Cut(name, ":")
-			return slices.Contains(kinds, kind) && strings.Trim(weight, "0.") != ""
-		})
+	bills := false
+	for _, w := range strings.Split(strings.ToLower(p.Billing), ",") {
+		name, weight, _ := strings.Cut(strings.TrimSpace(w), "=")
+		switch kind, _, _ := strings.Cut(name, ":"); kind {
+		case "gres/mps", "gres/shard":
+			return false
+		case "gres/gpu":
+			bills = bills || strings.Trim(weight, "0.") != ""
+		}
 	}
-	return bills("gres/gpu") && !bills("gres/mps", "gres/shard")
+	return bills
 }
 
 // ParsePartitions reads `scontrol show partitions -o`.

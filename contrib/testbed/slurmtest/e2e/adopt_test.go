@@ -98,7 +98,7 @@ func adopting(t *testing.T, how job.Mode, quiet bool) (*rig, [2]*side) {
 	plain.Extra = append(slices.Clone(o.Extra), "JobRequeue=1")
 	r, sides, _ := besidePlain(t, options{
 		Options: o, quiet: quiet,
-		settings: settings{GatePartition: "gates", Adopt: how, Lease: time.Minute, NoJoin: true},
+		settings: settings{GatePartition: "gates", Adopt: how, Lease: time.Minute},
 	}, plain)
 	return r, sides
 }
@@ -210,7 +210,7 @@ func TestAdoptedJobsInAccounting(t *testing.T) {
 	adopts(t)
 	r := limited(t, options{
 		Options:  slurmtest.Options{Sharing: "shard"},
-		settings: settings{Adopt: job.Active, Lease: time.Minute, NoJoin: true},
+		settings: settings{Adopt: job.Active, Lease: time.Minute},
 	}, "PriorityDecayHalfLife=0", "PriorityUsageResetPeriod=YEARLY", "AccountingStorageTRES=gres/gpu,gres/shard",
 		"PartitionName=DEFAULT TRESBillingWeights=GRES/gpu=1000,GRES/shard=10")
 	r.account("modify", "account", "lab", "set", "GrpTRES=gres/gpu=2")

@@ -107,8 +107,8 @@ type settings struct {
 	GatePartition string
 	// SharersOnly are the partitions where only shares are handed out; nil: jobs share where whole GPUs are, too.
 	SharersOnly []string
-	// NoJoin: nobody joins those who run, so that groups start together. Room: groups leave shares for a later join.
-	NoJoin, Room bool
+	// Room: groups leave shares for a later join.
+	Room bool
 	// MemLimits: MPS holds jobs to a part of the memory.
 	MemLimits bool
 	// Adopt: jobs of a whole GPU share by a rule, or would; "" = no rule.
@@ -154,8 +154,7 @@ func runBridge(dir, told, fault string) error {
 			Decider: &rlcore.Decider{
 				Policy: most{}, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: sum{}, MaxMembers: 3}), M: 5,
 			},
-			Join: !o.NoJoin, DivideHost: true,
-			Room: o.Room, RoomAnyway: true,
+			Room:       o.Room,
 			Partitions: job.PartitionFilter{SharersOnly: o.SharersOnly, MixAnyway: o.SharersOnly == nil},
 		},
 	}

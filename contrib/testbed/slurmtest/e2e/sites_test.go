@@ -62,7 +62,7 @@ func TestGateWithoutAPartitionAmongAll(t *testing.T) {
 // tries the jobs run as they are, each with a GPU of its own. What becomes of other errors is the loop's to show.
 func TestASiteRefusesShares(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{settings: settings{NoJoin: true}, site: `
+	r := newRig(t, options{site: `
 function slurm_job_modify(job, rec, parts, uid)
    local rc = M.modify(job, rec, parts, uid)
    if job.tres_per_node and not job.tres_per_node:find("gpu") and not job.tres_per_node:find(":100") then

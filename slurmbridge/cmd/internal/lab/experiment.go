@@ -49,10 +49,10 @@ pairs, which no policy knows: all use one model, which learns from the co-runs i
 are under the same guard. In most each run has its own length; in worlds of users these and
 their limits tell it, in those of clusters a script trains or evaluates, in those of sweeps
 one script comes many times. Loads are parts of what the GPUs do without sharing.`,
-		Example: `  slurmbridge experiment --quick                      less training, in a minute
-  slurmbridge experiment --json out.json              everything
-  slurmbridge experiment --workloads random --policies greedy,dqn --seeds 30
-  slurmbridge experiment --worlds                     jobs that come over time`,
+		Example: `  slurmbridge lab experiment --quick                      less training, in a minute
+  slurmbridge lab experiment --json out.json              everything
+  slurmbridge lab experiment --workloads random --policies greedy,dqn --seeds 30
+  slurmbridge lab experiment --worlds                     jobs that come over time`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, name := range []string{"loads", "gpus", "jobs", "duration-error", "checkpoint"} {

@@ -15,22 +15,11 @@ import (
 )
 
 func newInterference(s *shared) *cobra.Command {
-	c := &cobra.Command{
-		Use:   "interference",
-		Short: "How well slowdowns are predicted: score",
-		Long: `interference judges the model that predicts how much jobs slow each other when
-they share a GPU.`,
-	}
-	c.AddCommand(newInterferenceScore(s))
-	return c
-}
-
-func newInterferenceScore(s *shared) *cobra.Command {
 	var f measuredFlags
 	c := &cobra.Command{
-		Use:   "score --profiles FILE --pairs FILE",
+		Use:   "interference --profiles FILE --pairs FILE",
 		Short: "Predict measured slowdowns from solo profiles, and say how far off",
-		Long: `score predicts the slowdown of each pair of --pairs from what --profiles says of the
+		Long: `interference predicts the slowdown of each pair of --pairs from what --profiles says of the
 two applications alone, and compares. It changes nothing and needs no daemon.
 
 The files are CSV with a header; columns in any order:
@@ -51,7 +40,7 @@ than the predicted standard deviation (about 0.68 is right). Two simple predicti
 (the median of what the model predicts), and the sum of both
 utilisations, at least 1. --law says how the card was shared: mps, or time-slice where
 kernels of two processes never overlap (no MPS). The link is PCIe 3.0 x16.`,
-		Example: `  slurmbridge interference score --profiles solo.csv --pairs measured.csv
+		Example: `  slurmbridge lab interference --profiles solo.csv --pairs measured.csv
 
   cat solo.csv                          cat measured.csv
   app,gpu_util,step_ms                  victim,aggressor,slowdown
@@ -60,7 +49,7 @@ kernels of two processes never overlap (no MPS). The link is PCIe 3.0 x16.`,
 
   head -n 20 measured.csv > seen.csv    # how much do 19 co-runs teach it?
   (head -n 1 measured.csv; tail -n +21 measured.csv) > rest.csv
-  slurmbridge interference score --profiles solo.csv --observed seen.csv --pairs rest.csv --json`,
+  slurmbridge lab interference --profiles solo.csv --observed seen.csv --pairs rest.csv --json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if f.profiles == "" || f.pairs == "" {

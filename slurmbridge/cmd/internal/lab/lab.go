@@ -10,8 +10,15 @@ import (
 // shared is what every command has.
 type shared struct{ *cli.Env }
 
-// Commands are the laboratory's.
-func Commands(e *cli.Env) []*cobra.Command {
+// New is the laboratory's command, which has the others below it.
+func New(e *cli.Env) *cobra.Command {
 	s := &shared{e}
-	return []*cobra.Command{newExperiment(s), newTrain(s), newReplay(s), newInterference(s)}
+	c := &cobra.Command{
+		Use:   "lab",
+		Short: "Policies and predictions on the simulator: experiment, replay, train, interference",
+		Long: `lab tries on a simulator what the daemon does on a cluster: it compares policies, replays
+a site's past, trains a network, and scores predictions. It needs no Slurm, no GPU and no daemon.`,
+	}
+	c.AddCommand(newExperiment(s), newReplay(s), newTrain(s), newInterference(s))
+	return c
 }

@@ -160,7 +160,7 @@ func (f *commonFlags) add(fl *pflag.FlagSet, seeds, window int) {
 		o.DurationError = &v
 		return err
 	})
-	fl.StringVar(&f.checkpoint, "checkpoint", "", "dqn decides by this `FILE` of slurmbridge train")
+	fl.StringVar(&f.checkpoint, "checkpoint", "", "dqn decides by this `FILE` of slurmbridge lab train")
 	fl.StringVar(&f.json, "json", "", "write all figures to `FILE` (- = standard output)")
 }
 

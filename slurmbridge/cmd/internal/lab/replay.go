@@ -169,11 +169,11 @@ Jobs of several GPUs (gpus, AllocTRES) hold them unshared, whichever become free
 so do sacct's jobs whose names no profile has.
 Jobs that need more GPUs than there are, or more memory than a GPU has, are left out and counted;
 so are sacct's rows of jobs with a line break in their name or on an instance of a GPU (MIG).`,
-		Example: `  slurmbridge replay --jobs jobs.csv --profiles solo.csv --gpus 4 --mem-mib 40536
-  slurmbridge replay --jobs jobs.csv --profiles solo.csv --pairs measured.csv \
+		Example: `  slurmbridge lab replay --jobs jobs.csv --profiles solo.csv --gpus 4 --mem-mib 40536
+  slurmbridge lab replay --jobs jobs.csv --profiles solo.csv --pairs measured.csv \
       --policies fifo,srpt,dqn --seeds 10 --json out.json
   sacct -a -P -S 2026-01-01 -o JobID,JobName,User,Submit,Start,End,ElapsedRaw,State,AllocTRES,TimelimitRaw > past.txt
-  slurmbridge replay --jobs past.txt --profiles solo.csv`,
+  slurmbridge lab replay --jobs past.txt --profiles solo.csv`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.replay(c.Context(), &f)

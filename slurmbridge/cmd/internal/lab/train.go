@@ -37,14 +37,14 @@ func newTrain(s *shared) *cobra.Command {
 		Use:   "train --out FILE",
 		Short: "Train the network that decides, on the simulator",
 		Long: `train teaches a DQN which combinations of jobs to start together, on simulated job
-sets, and writes it to a file for the daemon (policy: dqn, model: FILE) and for
+sets, and writes it to a file for the daemon (policy: FILE) and for
 replay --checkpoint. It needs no Slurm and no GPU.
 
 The job sets come from one of
   --workload NAME     arrivals: jobs that come over time, on sites drawn at random (the
                       default); general: all of the thesis's five, where all jobs come at
                       once (the default for the makespan); or one of these five
-  --jobs, --profiles  a trace (see slurmbridge replay --help), without its time
+  --jobs, --profiles  a trace (see slurmbridge lab replay --help), without its time
                       limits: a job that is ended early would look like time won
 
 Name the site's contract: --max-slowdown and --grace bound what the network may do in its
@@ -54,8 +54,8 @@ The network begins as the policy srpt (greedy for the makespan) and learns the d
 is kept only if it is better beyond doubt on job sets that it never saw; the file says
 which round that was. The same seed gives the same file. Interrupted, it writes what it
 has.`,
-		Example: `  slurmbridge train --out dqn.json
-  slurmbridge train --jobs jobs.csv --profiles solo.csv --gpus 4 --out site.json`,
+		Example: `  slurmbridge lab train --out dqn.json
+  slurmbridge lab train --jobs jobs.csv --profiles solo.csv --gpus 4 --out site.json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := f.check(c); err != nil {
