@@ -61,6 +61,7 @@ func TestHowJobsFareOtherwise(t *testing.T) {
 	spread := but(func(s *seen) { s.Nodes, s.Mem = "2", "2G" })
 	spreads := Job{Args: []string{"--ntasks=3"}}
 	fixed := Job{Args: []string{"--ntasks=3", "--nodes=1-2"}}
+	binds := Job{Args: []string{"--gres-flags=enforce-binding"}}
 	twoGPUs := Job{Args: []string{"--gpus=2"}}
 	instance := sees(map[string]string{"CUDA_VISIBLE_DEVICES": "MIG-1"})
 	instance.Gres = "gres/shard:1g.5gb:100"
@@ -78,34 +79,35 @@ func TestHowJobsFareOtherwise(t *testing.T) {
 		said          string // that the bridge's side refuses the job with
 		want          string // kind, or kind and "stated"
 	}{
-		"the same":                {Job{}, ran(1, 9), ran(3, 11), "", ""},
-		"plain never starts it":   {Job{}, waits(), waits(), "", ""},
-		"never starts":            {Job{}, ran(1, 9), waits(), "", kindNever},
-		"late":                    {Job{LengthS: 8}, ran(1, 9), ran(20, 28), "", kindLate},
-		"fails":                   {Job{}, ran(1, 9), but(func(s *seen) { s.State = "FAILED" }), "", kindState},
-		"exit":                    {Job{}, ran(1, 9), but(func(s *seen) { s.Exit = "1:0" }), "", kindExit},
-		"killed":                  {Job{}, ran(1, 19), ran(1, 9), "", kindRan},
-		"runs again":              {Job{}, ran(1, 9), twice, "", kindRan},
-		"fails, and runs again":   {fails, ran(1, 9), twice, "", kindRan + " stated"},
-		"CPUs":                    {Job{}, but(func(s *seen) { s.CPUs = "2" }), ran(1, 9), "", kindSize},
-		"more nodes":              {spreads, spread, ran(1, 9), "", kindSize + " stated"},
-		"GPUs of more nodes":      {twoGPUs, spread, ran(1, 9), "", kindSize + " stated"},
-		"more nodes than asked":   {fixed, spread, ran(1, 9), "", kindSize + ", " + kindSize},
-		"a step doesn't run":      {Job{}, sees(vars{"A": "1"}), ran(1, 9), "", kindStep},
-		"another value":           {Job{}, sees(vars{"A": "1"}), sees(vars{"A": "2"}), "", kindEnv},
-		"another GPU":             {Job{}, sees(vars{gpus: "1"}), sees(vars{gpus: "0"}), "", ""},
-		"steps ask for its GPU":   {Job{}, sees(vars{}), sees(vars{steps: "mps:100"}), "", kindEnv + " stated"},
-		"and an instance's":       {Job{}, sees(vars{}), sees(vars{steps: "mps:1"}), "", kindEnv + " stated"},
-		"steps ask for another":   {Job{}, sees(vars{}), sees(vars{steps: "gpu:1"}), "", kindEnv},
-		"another GPU, for ROCm":   {Job{}, sees(vars{rocm: "1"}), sees(vars{rocm: "0"}), "", ""},
-		"more GPUs":               {Job{}, sees(vars{gpus: "1"}), sees(vars{gpus: "0,1"}), "", kindEnv},
-		"refused":                 {sharer, ran(1, 9), nil, "x: exit status 1: Invalid", kindRefused},
-		"refused with a sentence": {sharer, ran(1, 9), nil, "exit status 1: slurmbridge: no", kindRefused + " stated"},
-		"a part of a GPU, no MPS": {session, ran(1, 9), alone, "", kindMPS},
-		"all of an instance":      {session, ran(1, 9), instance, "", ""},
-		"a step fails":            {none, ended("0"), ended("1"), "", kindStep},
-		"a step without GPUs":     {none, ended("1"), ended("0"), "", kindStep + " stated"},
-		"an array that waits":     {array, ran(1, 9), nil, "", kindNever},
+		"the same":                 {Job{}, ran(1, 9), ran(3, 11), "", ""},
+		"plain never starts it":    {Job{}, waits(), waits(), "", ""},
+		"never starts":             {Job{}, ran(1, 9), waits(), "", kindNever},
+		"late":                     {Job{LengthS: 8}, ran(1, 9), ran(20, 28), "", kindLate},
+		"fails":                    {Job{}, ran(1, 9), but(func(s *seen) { s.State = "FAILED" }), "", kindState},
+		"exit":                     {Job{}, ran(1, 9), but(func(s *seen) { s.Exit = "1:0" }), "", kindExit},
+		"killed":                   {Job{}, ran(1, 19), ran(1, 9), "", kindRan},
+		"runs again":               {Job{}, ran(1, 9), twice, "", kindRan},
+		"fails, and runs again":    {fails, ran(1, 9), twice, "", kindRan + " stated"},
+		"CPUs":                     {Job{}, but(func(s *seen) { s.CPUs = "2" }), ran(1, 9), "", kindSize},
+		"more nodes":               {spreads, spread, ran(1, 9), "", kindSize + " stated"},
+		"GPUs of more nodes":       {twoGPUs, spread, ran(1, 9), "", kindSize + " stated"},
+		"more nodes than asked":    {fixed, spread, ran(1, 9), "", kindSize + ", " + kindSize},
+		"a step doesn't run":       {Job{}, sees(vars{"A": "1"}), ran(1, 9), "", kindStep},
+		"another value":            {Job{}, sees(vars{"A": "1"}), sees(vars{"A": "2"}), "", kindEnv},
+		"another GPU":              {Job{}, sees(vars{gpus: "1"}), sees(vars{gpus: "0"}), "", ""},
+		"steps ask for its GPU":    {Job{}, sees(vars{}), sees(vars{steps: "mps:100"}), "", kindEnv + " stated"},
+		"and an instance's":        {Job{}, sees(vars{}), sees(vars{steps: "mps:1"}), "", kindEnv + " stated"},
+		"steps ask for another":    {Job{}, sees(vars{}), sees(vars{steps: "gpu:1"}), "", kindEnv},
+		"another GPU, for ROCm":    {Job{}, sees(vars{rocm: "1"}), sees(vars{rocm: "0"}), "", ""},
+		"more GPUs":                {Job{}, sees(vars{gpus: "1"}), sees(vars{gpus: "0,1"}), "", kindEnv},
+		"bound to its GPU's cores": {binds, but(func(s *seen) { s.CPUs = "2" }), ran(1, 9), "", kindSize + " stated"},
+		"refused":                  {sharer, ran(1, 9), nil, "x: exit status 1: Invalid", kindRefused},
+		"refused with a sentence":  {sharer, ran(1, 9), nil, "exit status 1: slurmbridge: no", kindRefused + " stated"},
+		"a part of a GPU, no MPS":  {session, ran(1, 9), alone, "", kindMPS},
+		"all of an instance":       {session, ran(1, 9), instance, "", ""},
+		"a step fails":             {none, ended("0"), ended("1"), "", kindStep},
+		"a step without GPUs":      {none, ended("1"), ended("0"), "", kindStep + " stated"},
+		"an array that waits":      {array, ran(1, 9), nil, "", kindNever},
 	} {
 		c.job.Name = "j1"
 		plain, bridge := &result{Jobs: map[string]*seen{"j1": c.plain}}, &result{Refused: map[string]string{"j1": c.said}}
@@ -212,6 +214,10 @@ func TestClusters(t *testing.T) {
 	}
 	jobs[1].Args = []string{"--gres=gpu:1"} // waits
 	soon := &result{Jobs: map[string]*seen{"j1": ran(1, 9), "j2": ran(1, 9)}}
+	for conf, stated := range map[string]bool{"PreemptType=preempt/qos": true, "PreemptMode=REQUEUE": false} {
+		d := judge(&Case{Jobs: jobs, Conf: []string{conf}}, soon, late)
+		must.Equal(t, d[0].Stated != "", stated, conf)
+	}
 	for _, unshared := range [][]int{nil, {1}} {
 		c := &Case{Jobs: jobs, Nodes: []Node{{Unshared: unshared}}, Settings: []string{"sharers_only: []"}}
 		d := judge(c, soon, late)

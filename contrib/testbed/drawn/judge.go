@@ -56,6 +56,8 @@ type rule struct {
 const divided = "users.md: jobs that start together divide the cores and the memory that a partition gives a job of " +
 	"one GPU by default"
 
+const allBound = "sbatch(1): with --gres-flags=enforce-binding a job has CPUs that are bound to its GPU, as many as there are"
+
 const onOneNode = "users.md: a job that shares is on one node, with --spread-job as well"
 
 var rules = []rule{
@@ -108,6 +110,14 @@ var rules = []rule{
 		},
 		"admins.md: where a GPU of a node has no shares, Slurm 26.05.5 keeps jobs waiting for sharers there",
 	},
+	{
+		kindLate, func(c *Case, j *Job, _ string) bool { return c.preemptsByQOS() && j.value("--qos") != "high" },
+		"job_scheduler.c: a job that may preempt another one is sorted before it, in no strict order with those between them",
+	},
+	{kindSize, func(_ *Case, j *Job, _ string) bool { return j.bindsCores() }, allBound},
+	{kindEnv, func(_ *Case, j *Job, text string) bool {
+		return j.bindsCores() && amounts.MatchString(afterSteps(text))
+	}, allBound},
 	{kindSize, func(_ *Case, j *Job, _ string) bool { return j.sharer() && j.has("--spread-job") }, onOneNode},
 	{kindEnv, func(_ *Case, j *Job, _ string) bool { return j.sharer() && j.has("--spread-job") }, onOneNode},
 	{
@@ -172,6 +182,12 @@ func (c *Case) apart() bool {
 func (c *Case) preempts() bool {
 	return slices.ContainsFunc(c.Conf, func(l string) bool { return strings.HasPrefix(l, "PreemptType=") })
 }
+
+// preemptsByQOS reports whether jobs of one QOS preempt those of another.
+func (c *Case) preemptsByQOS() bool { return slices.Contains(c.Conf, "PreemptType=preempt/qos") }
+
+// bindsCores reports whether a job has only cores that are bound to its GPU.
+func (j *Job) bindsCores() bool { return j.value("--gres-flags") == "enforce-binding" }
 
 // afterSteps is a text about the environment without the steps that it is of.
 func afterSteps(text string) string {

@@ -578,7 +578,8 @@ func (sd *side) readProbes(r *result) {
 			s.Steps[step] = env["status"]
 			continue
 		}
-		if gpus := cmp.Or(env["SLURM_JOB_GPUS"], env["SLURM_STEP_GPUS"]); gpus != "" {
+		// A step on another node has inherited SLURM_JOB_GPUS, which is the first node's.
+		if gpus := cmp.Or(env["SLURM_STEP_GPUS"], env["SLURM_JOB_GPUS"]); gpus != "" {
 			for g := range strings.SplitSeq(gpus, ",") {
 				s.Places[atoi(f[4])] = append(s.Places[atoi(f[4])], env["SLURMD_NODENAME"]+":"+g)
 			}
