@@ -1,5 +1,5 @@
-// Package appid recognises an application by what its user wrote, without the
-// user's help: the job script, less what doesn't matter, and where and how it was submitted.
+// Package appid recognises a job's application from its script, without the parts that don't matter, and from where and
+// how it was submitted. Users need not help.
 package appid
 
 import (
@@ -13,34 +13,34 @@ import (
 	"strings"
 )
 
-// Job is what there is to recognise a job's application by.
+// Job is the information about a job that identifies its application.
 type Job struct {
-	Named  string // what its owner or the site calls the application, "" = nothing
-	Name   string // --job-name; "" = not known
+	Named  string // the application's name by the job's owner or the site, "" = none
+	Name   string // --job-name; "" = unknown
 	Script []byte
-	Args   string // the script's arguments, as job.Note has them
-	Dir    string // the folder that it starts in; "" = not known
+	Args   string // the script's arguments, as in job.Note
+	Dir    string // the working directory; "" = unknown
 }
 
 // App is a recognised application.
 type App struct {
-	Key  string `json:"key"`     // short and stable, e.g. "lmp-3f9a1c2b04d1"; "" = nothing to go by
-	Name string `json:"program"` // that the main command runs, launchers aside
-	// Family is the same for the same script with other sizes, e.g. "lmp~90b1d2f3a4c5"; "" = it has no relatives.
+	Key  string `json:"key"`     // short and stable, e.g. "lmp-3f9a1c2b04d1"; "" = not recognised
+	Name string `json:"program"` // that the main command runs, without launchers
+	// Family is the same for the same script with other sizes, e.g. "lmp~90b1d2f3a4c5"; "" = no relatives.
 	Family string `json:"family,omitempty"`
-	// Sizes distinguish it from its relatives, in the script's order: all members of a family have
-	// the same number of them. Only the script is read, not the job's input files.
+	// Sizes distinguish the application from its relatives, in the script's order. All members of a family have the
+	// same number of sizes. They are from the script, not from the job's input files.
 	Sizes []Size `json:"sizes,omitempty"`
-	// Text is what the job was recognised by, with marks for sizes and for what doesn't count: see Legible.
+	// Text is the identifying text, with marks for sizes and for masked parts; see Legible.
 	Text string `json:"-"`
-	// Why says how, a sentence each; Masked what didn't count.
+	// Why explains the recognition, a sentence each. Masked are the parts that don't count.
 	Why    []string `json:"why"`
 	Masked []Masked `json:"not_counted,omitempty"`
 }
 
 // Size is one of the numbers in which the members of a family differ.
 type Size struct {
-	Name  string  `json:"name"`  // the option, variable, or file that it belongs to
+	Name  string  `json:"name"`  // of its option, variable, or file
 	Value float64 `json:"value"` // > 0; a grid of 64x64x32 counts as its product
 }
 
@@ -56,7 +56,7 @@ const maxSizes = 32
 // Identify recognises a job's application.
 func Identify(j *Job) App {
 	if j.Named != "" {
-		return App{Key: j.Named, Name: j.Named, Why: []string{"its owner or the site calls it " + j.Named}}
+		return App{Key: j.Named, Name: j.Named, Why: []string{"the job's owner or the site calls it " + j.Named}}
 	}
 	if len(bytes.TrimSpace(j.Script)) == 0 {
 		return App{Why: []string{"it has no script"}}
@@ -75,14 +75,14 @@ func Identify(j *Job) App {
 	if arguments != "" {
 		text = "arguments " + arguments + "\n"
 	}
-	own := false // its folder is made for this job
+	own := false // the folder was made for this job alone
 	switch {
 	case r.moved && r.relative == "":
-		a.why("the folder of submission doesn't count: it works in a folder that it names")
+		a.why("the folder of submission doesn't count: the script changes to a folder that it names")
 	case isShell && r.relative == "" && r.rooted != "":
-		a.why("the folder of submission doesn't count: it names its input, %s", shortName(r.rooted))
+		a.why("the folder of submission doesn't count: the script names its input, %s", shortName(r.rooted))
 	case j.Dir == "":
-		a.why("the folder of submission isn't known")
+		a.why("the folder of submission is unknown")
 	default:
 		r.fresh = false
 		text += "folder " + r.folder(j.Dir) + "\n"
@@ -92,23 +92,23 @@ func Identify(j *Job) App {
 	name := r.jobName(cmp.Or(j.Name, Option(j.Script, "job-name", "J")))
 	switch {
 	case r.payload != nil && r.payload.each && !tellsPayload(name):
-		return App{Name: r.name, Why: append(a.Why, r.payload.program+" runs what no line names, and the job's name "+
-			"doesn't say it")}
+		return App{Name: r.name, Why: append(a.Why, "neither the script nor the job's name says what "+
+			r.payload.program+" runs")}
 	case r.payload != nil || own:
 		text += "job " + name + "\n"
-		a.why("the job's name counts, %q: its script doesn't name what it runs", shortName(Legible(name)))
+		a.why("the job's name counts, %q: the script doesn't say what it runs", shortName(Legible(name)))
 	}
-	a.Text, a.Name, a.Masked = text+body+r.period(), r.name, r.masked
-	if a.Name == "" {
-		a.Name = "job"
-	}
+	a.Text = text + body + r.period()
+	a.Name = cmp.Or(r.name, "job")
+	a.Masked = r.masked
 	whole := []byte(a.Text + "\x00")
 	for _, s := range r.sizes {
 		whole = fmt.Append(whole, s.Value, " ")
 	}
 	a.Key = a.Name + "-" + hash(whole)
 	if isShell && r.name != "" && len(r.sizes) <= maxSizes {
-		a.Family, a.Sizes = a.Name+"~"+hash([]byte(a.Text)), r.sizes
+		a.Family = a.Name + "~" + hash([]byte(a.Text))
+		a.Sizes = r.sizes
 	}
 	return a
 }
@@ -120,7 +120,7 @@ func hash(text []byte) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// words returns what counts of a script's arguments.
+// words returns a script's arguments with sizes marked and parts masked.
 func (r *reader) words(args string) string {
 	var at argumentList
 	out := strings.Fields(args)
@@ -137,31 +137,31 @@ func (r *reader) words(args string) string {
 func (r *reader) whyFolder(isShell bool) string {
 	switch {
 	case !isShell:
-		return "what it reads isn't known"
+		return "the script's input is unknown"
 	case r.relative != "":
-		return shortName(r.relative) + " may be found from there"
+		return shortName(r.relative) + " may be relative to it"
 	}
-	return "it names no input by a whole path"
+	return "the script names no input by an absolute path"
 }
 
-// script returns what counts of a script; isShell: it was read as a shell's.
+// script returns the identifying text of a script. isShell: it was parsed as a shell script.
 func (r *reader) script(src []byte, a *App) (text string, isShell bool) {
 	interpreter := interpreterOf(src)
 	switch {
 	case interpreter != "" && !shells[interpreter]:
-		a.why("its text counts as it stands: %s reads it, no shell", shortName(interpreter))
+		a.why("the script's whole text counts: it is for %s, not a shell", shortName(interpreter))
 		r.name = clean(strings.TrimRight(interpreter, "0123456789."))
 	default:
 		if text, ok := r.shell(src); ok {
 			return text, true
 		}
 		*r = reader{}
-		a.why("its text counts as it stands: it can't be read as a shell's script")
+		a.why("the script's whole text counts: it can't be parsed as a shell script")
 	}
 	return "text\n" + string(withoutOptions(src)), false
 }
 
-// interpreterOf is the program that a script's first line names, "" = none.
+// interpreterOf returns the program in a script's first line, "" = none.
 func interpreterOf(src []byte) string {
 	line, _, _ := bytes.Cut(src, []byte{'\n'})
 	rest, ok := bytes.CutPrefix(line, []byte("#!"))
@@ -177,7 +177,7 @@ func interpreterOf(src []byte) string {
 	return base(words[0])
 }
 
-// Option returns the value of one of sbatch's options in a script's head, "" = it has none. short may be "".
+// Option returns the value of an sbatch option in a script's head, "" = none. short may be "".
 func Option(src []byte, long, short string) string {
 	for line := range bytes.Lines(src) {
 		words := strings.Fields(string(line))
@@ -204,7 +204,7 @@ func Option(src []byte, long, short string) string {
 	return ""
 }
 
-// withoutOptions is a text without sbatch's options, which stand before its first command.
+// withoutOptions removes sbatch's options, which precede the first command.
 func withoutOptions(src []byte) []byte {
 	var out []byte
 	head := true
@@ -218,18 +218,18 @@ func withoutOptions(src []byte) []byte {
 	return out
 }
 
-// ValidName reports whether a user may call an application so.
+// ValidName reports whether a user may give an application this name.
 func ValidName(s string) bool { return s != "" && len(s) <= 64 && !notPortable.MatchString(s) }
 
 var notPortable = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// clean keeps of a name what can stand anywhere.
+// clean removes all but portable characters from a name.
 func clean(s string) string {
 	s = notPortable.ReplaceAllString(strings.TrimSuffix(strings.TrimSuffix(s, ".py"), ".sh"), "")
 	return strings.Trim(s[:min(len(s), 32)], ".-")
 }
 
-// Legible is a text with # for a size and % for what doesn't count.
+// Legible returns a text with # for sizes and % for masked parts.
 func Legible(text string) string {
 	return strings.NewReplacer(string(sizeMark), "#", maskedMark, "%").Replace(text)
 }
@@ -245,13 +245,13 @@ const (
 	Unknown  Relation = "not known"
 )
 
-// Compare says how two jobs' applications are related, and why.
+// Compare returns the relation of two jobs' applications, and the reason.
 func Compare(a, b *App) (Relation, string) {
 	switch {
 	case a.Key == "" || b.Key == "":
-		return Unknown, "one of them has nothing to go by"
+		return Unknown, "one of them is not recognised"
 	case a.Key == b.Key:
-		return Same, "all that counts is alike"
+		return Same, "all parts that count are equal"
 	case a.Family != "" && a.Family == b.Family:
 		return Relative, "they differ in " + strings.Join(differing(a.Sizes, b.Sizes), ", ")
 	}

@@ -70,7 +70,7 @@ func TestEachWordOfTheRules(t *testing.T) {
 				switch r.means {
 				case masked, where:
 					alike(t, one, two)
-				case kept:
+				case kind:
 					if apart(t, one, two) == Relative {
 						t.Errorf("%q and %q are relatives", one, two)
 					}
@@ -663,10 +663,10 @@ func TestCompare(t *testing.T) {
 		want     Relation
 		why      string
 	}{
-		{&a, &a, Same, "all that counts is alike"},
+		{&a, &a, Same, "all parts that count are equal"},
 		{&a, &b, Relative, "they differ in argument 1 (5 and 6)"},
 		{&a, &c, Others, `only the second has "./b.out"`},
-		{&none, &a, Unknown, "one of them has nothing to go by"},
+		{&none, &a, Unknown, "one of them is not recognised"},
 	} {
 		if got, why := Compare(x.one, x.two); got != x.want || why != x.why {
 			t.Errorf("%s and %s are %s, want %s: %s", x.one.Key, x.two.Key, got, x.want, why)

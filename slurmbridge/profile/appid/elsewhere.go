@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// payload is a launcher whose command names nothing of what it runs: a pickled function, or what a scheduler sends. The
-// job's name counts there.
+// payload is a launcher with a command that doesn't say what it runs: a pickled function, or tasks from a scheduler.
+// The job's name then counts.
 type payload struct {
-	// program is the program's or module's name, or its beginning where it ends with a dot; arg is the beginning of one
-	// of its arguments that must be there, "" = none.
+	// program is the name of the program or module, or its beginning if it ends with a dot. One of the arguments must
+	// begin with arg, "" = any.
 	program, arg string
-	// each: every job runs another function, so that a job whose name says nothing stays unknown. Other payloads are
-	// workers of a pool: all of them take what comes.
+	// each: every job runs a different function, so a job with a generic name stays unknown. Other payloads are workers
+	// of a pool, and alike.
 	each bool
 }
 
@@ -50,15 +50,15 @@ var payloads = []payload{
 	{".command.run", "", false},
 }
 
-// untold are names of jobs that their launchers give to all jobs.
+// untold are job names that launchers give to all of their jobs.
 var untold = set("submitit wrap sbatch sh bash executorlib pympipool cfut toil fw_job")
 
-// tellsPayload reports whether what counts of a job's name says what the job runs.
+// tellsPayload reports whether a job's name, with parts masked, says what the job runs.
 func tellsPayload(name string) bool {
 	return !untold[name] && strings.Trim(name, maskedMark+"0123456789-_. ") != ""
 }
 
-// payloadOf returns the payload that a program runs, nil = it is named.
+// payloadOf returns the payload of a command, nil = none.
 func payloadOf(program string, args []string) *payload {
 	for i := range payloads {
 		p := &payloads[i]
@@ -75,7 +75,7 @@ func payloadOf(program string, args []string) *payload {
 	return nil
 }
 
-// jobName returns what counts of a job's name: the wildcards that workflow tools put there don't.
+// jobName masks a job's name, including the wildcards that workflow tools add to it.
 func (r *reader) jobName(name string) string {
 	if m := nextflow.FindStringSubmatch(name); m != nil {
 		return m[1] + r.mask(m[2], "a workflow's rule is the application")
@@ -83,11 +83,10 @@ func (r *reader) jobName(name string) string {
 	return r.named(name, naming{})
 }
 
-// nextflow names its jobs by the process and a tag: nf-train_(seed_5).
+// nextflow matches Nextflow's job names, a process with a tag: nf-train_(seed_5).
 var nextflow = regexp.MustCompile(`^(nf-[^(]*)(\(.*\))$`)
 
-// wildcards returns what counts of a rule's target in Snakemake, train:seed=1,model=small. A target without wildcards
-// counts as it is.
+// wildcards masks a Snakemake target, train:seed=1,model=small. A target without wildcards is returned unchanged.
 func (r *reader) wildcards(w string) string {
 	if !target.MatchString(w) {
 		return w
@@ -105,11 +104,11 @@ func (r *reader) wildcards(w string) string {
 var (
 	target   = regexp.MustCompile(`^\w+:\w+=`)
 	wildcard = regexp.MustCompile(`[:,]\w+=[^,]*`)
-	// samples are wildcards for which of many pieces of data a rule is run, and for nothing else.
+	// samples are wildcards that only select one of many pieces of data.
 	samples = set("sample samples subject patient barcode lane read unit id idx index i accession scatteritem")
 )
 
-// decoded returns what counts of an argument that Snakemake has encoded.
+// decoded masks an argument that Snakemake has encoded in base64.
 func (r *reader) decoded(w string) string {
 	text, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(w, "base64//"))
 	if err != nil || !utf8.Valid(text) || strings.ContainsFunc(string(text), func(c rune) bool { return c < ' ' }) {

@@ -7,26 +7,20 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// launcher says how a command that starts another one is written: which of its words are its own.
+// launcher describes a command that starts another command: which words are the launcher's own.
 type launcher struct {
 	// values lists the options with a value in the next word, flags the options without one. If
 	// values is "*", each long option that isn't in flags has a value.
 	values, flags string
-	// pairs lists the options that take two words.
-	pairs string
-	// subs lists the subcommands; one must be there.
-	subs string
-	// skip counts the words between the options and the command.
-	skip int
-	// image: the word before the command is a container's image.
-	image bool
-	// short lists the one-letter options with a value where values is "*".
-	short string
-	// script: it reads a file in its own language.
-	script bool
+	pairs         string // options with two values
+	subs          string // subcommands; one must be present
+	skip          int    // the number of words between the options and the command
+	image         bool   // the word before the command is a container's image
+	short         string // one-letter options with a value, if values is "*"
+	script        bool   // the command is a script in the launcher's language
 }
 
-// launched holds the launchers by name. Options are written without dashes: MPI's take one or two alike.
+// launched holds the launchers by name. Options are written without dashes, since MPI's take one or two.
 var launched = map[string]*launcher{
 	"srun": {
 		values: "*", short: "AacCDdEeGiJLmNnoPpqrSTtWwx",
@@ -111,25 +105,25 @@ var pythonModules = map[string]*launcher{
 // maxNested bounds launchers within launchers, and shells within shells.
 const maxNested = 16
 
-// command says what is what in a command's words.
+// command holds indexes into a command's words.
 type command struct {
-	program int // the word that names the program; -1 = none
+	program int // the program; -1 = none
 	args    int // its first argument
 	means   role
 }
 
-// role is what a program's word is.
+// role is the meaning of a program's word.
 type role int
 
 const (
 	binary    role = iota
 	script         // a file that an interpreter reads
 	module         // a module of Python's
-	shellCode      // what a shell is given by -c
-	otherCode      // what another interpreter is given
+	shellCode      // a shell's -c
+	otherCode      // code for another interpreter
 )
 
-// unwrap passes over the launchers of a command.
+// unwrap skips the launchers of a command.
 func unwrap(words []string) command {
 	at := 0
 	for range maxNested {
@@ -158,7 +152,7 @@ func unwrap(words []string) command {
 		next, img := l.strip(words, at+1)
 		switch {
 		case img >= 0 && (next == len(words) || strings.HasPrefix(words[next], "-")):
-			return command{img, next, binary} // its runscript may have options
+			return command{img, next, binary} // the image's runscript, perhaps with options
 		case next == len(words) || next < 0:
 			return command{at, len(words), binary}
 		case l.script:
@@ -169,7 +163,7 @@ func unwrap(words []string) command {
 	return command{-1, len(words), binary}
 }
 
-// strip returns where the launcher's own words end, -1 = it starts nothing, and where its image is, -1 = nowhere.
+// strip returns the index of the command after the launcher's own words, -1 = none, and of the image, -1 = none.
 func (l *launcher) strip(words []string, at int) (next, img int) {
 	img = -1
 	if l.subs != "" {
@@ -201,7 +195,7 @@ func (l *launcher) strip(words []string, at int) (next, img int) {
 	return min(at, len(words)), img
 }
 
-// takes returns how many words after the option are its own.
+// takes returns the number of words after an option that are its values.
 func (l *launcher) takes(option string) int {
 	name := strings.TrimLeft(option, "-")
 	long := strings.HasPrefix(option, "--")
@@ -220,12 +214,12 @@ func (l *launcher) takes(option string) int {
 }
 
 func python(name string) bool {
-	version, is := strings.CutPrefix(name, "python")
-	return is && strings.Trim(version, "0123456789.") == "" || name == "pypy3" || name == "ipython"
+	version, ok := strings.CutPrefix(name, "python")
+	return ok && strings.Trim(version, "0123456789.") == "" || name == "pypy3" || name == "ipython"
 }
 
-// pythons finds what Python runs: a script, a module, or code on its command line. more: it starts another command,
-// which begins at the program.
+// pythons finds the program of a Python command: a script, a module, or code on the command line. more: the module is a
+// launcher, and its command begins at the program.
 func pythons(words []string, own int) (c command, more bool) {
 	at := own + 1
 	for at < len(words) {
@@ -260,7 +254,7 @@ func pythons(words []string, own int) (c command, more bool) {
 
 var shells = set("sh bash dash ash ksh zsh")
 
-// shell finds what a shell runs: code on its command line, or a script.
+// shell finds the program of a shell's command: code on the command line, or a script.
 func shell(words []string, at int) command {
 	own := at
 	for at++; at < len(words) && strings.HasPrefix(words[at], "-"); at++ {
@@ -286,7 +280,7 @@ func assigns(w string) bool {
 
 func among(list, w string) bool { return w != "" && slices.Contains(strings.Fields(list), w) }
 
-// set makes a set of words.
+// set returns the set of the words in a text.
 func set(words string) map[string]bool {
 	out := map[string]bool{}
 	for w := range strings.FieldsSeq(words) {

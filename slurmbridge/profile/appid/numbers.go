@@ -11,19 +11,19 @@ import (
 	"time"
 )
 
-// meaning is what a number stands for, by the name of its option, variable or file.
+// meaning is the meaning of a number, by the name of its option, variable or file.
 type meaning int
 
 const (
-	size   meaning = iota // how much work there is: relatives differ in sizes
-	masked                // not the work: the number doesn't count
+	size   meaning = iota // the amount of work: relatives differ in sizes
+	masked                // irrelevant to the work: the number doesn't count
 	where                 // where processes meet: the whole value doesn't count
-	output                // where results go: a place in a row doesn't count
-	kept                  // the work, but not its amount: with another number it is another family
+	output                // where results go: counters don't count
+	kind                  // the kind of work: another number makes another family
 )
 
-// rules say what a number means by the words of its name. The first rule that knows a word decides; a name without such
-// a word is a size.
+// rules give the meaning of a number by the words in its name. The first rule with a matching word decides; a name
+// without a match is a size.
 var rules = []struct {
 	means meaning
 	at    position
@@ -34,27 +34,29 @@ var rules = []struct {
 	{masked, atEnd, "port", "processes meet there"},
 	{
 		masked, atEnd, "job job_id jobid slurm run_id runid trial_id uid uuid pid block_id worker_id wandb_id rdzv_id",
-		"it tells runs of one thing apart",
+		"it distinguishes runs of one application",
 	},
 	{
 		masked, atEnd, "verbose verbosity loglevel log_level log_interval log_every log_freq log_steps logging_steps",
 		"it changes what is printed",
 	},
 	{masked, atEnd, "date timestamp", "it says when, not what"},
-	{masked, atEnd, "attempt retry", "it does one thing again"},
-	{masked, inNames, "rep replica replicate fold", "it does one thing again"},
-	{masked, inNames, "chunk shard part split piece", "parts of one thing are alike"},
+	{masked, atEnd, "attempt retry", "it counts repetitions"},
+	{masked, inNames, "rep replica replicate fold", "it counts repetitions"},
+	{masked, inNames, "chunk shard part split piece", "parts of a whole are alike"},
 	{
-		kept, anywhere, "gpu gpus device devices cuda thread threads nthreads omp ntomp ntmpi precision bits fp16 bf16 " +
+		kind, anywhere, "gpu gpus device devices cuda thread threads nthreads omp ntomp ntmpi precision bits fp16 bf16 " +
 			"amp version level proc procs nproc np worker workers nworkers node nodes rank ranks cpu cpus mode",
 		"it is another use of the device",
 	},
 	{
-		kept, anywhere, "tol tolerance eps epsilon threshold accuracy resolution spacing dx dy dz dt timestep",
-		"less of it is more work: as a size it would be taken for less",
+		kind, anywhere, "tol tolerance eps epsilon threshold accuracy resolution spacing dx dy dz dt timestep",
+		"a smaller value is more work, unlike a size",
 	},
-	{kept, atEnd, "run exp experiment case test trial task config conf", "a place in a row says nothing of what " +
-		"stands there"},
+	{
+		kind, atEnd, "run exp experiment case test trial task config conf",
+		"a number in a list doesn't say how much work the item is",
+	},
 	{where, atEnd, "addr address endpoint host hostname master ip scheduler_file", "processes meet there"},
 	{output, anywhere, "o out output outdir outfile log logfile logdir save results tensorboard", "results go there"},
 	{
@@ -64,8 +66,8 @@ var rules = []struct {
 	},
 }
 
-// position is where in a name a rule's words count: anywhere (num_gpus), at its end (random_seed; seed_length is a
-// length), or there and only before a number within a name (fold_3; --fold=3 may be how many).
+// position is the place in a name where a rule's words match: anywhere (num_gpus), at the end (random_seed, but
+// seed_length is a length), or at the end only if the number is part of the name (fold_3; --fold=3 may be an amount).
 type position int
 
 const (
@@ -74,8 +76,8 @@ const (
 	inNames
 )
 
-// shapes are what doesn't count wherever it stands, each with two that are alike. fresh: it is made for one job, and
-// what lies there may be anything.
+// shapes match text that never counts. alike are two examples that count as equal. fresh: the name was made for one
+// job, so it says nothing about its content.
 var shapes = []struct {
 	is    *regexp.Regexp
 	fresh bool
@@ -85,7 +87,7 @@ var shapes = []struct {
 	{
 		regexp.MustCompile(`\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b`), true,
 		[2]string{"7c9e6679-7425-40de-944b-e07fc1f90ae7", "0b1e7f3a-1f52-4f0a-9d3c-5a7b8c9d0e1f"},
-		"a UUID tells runs of one thing apart",
+		"a UUID distinguishes runs of one application",
 	},
 	{
 		regexp.MustCompile(`\b[a-z]{2,8}://[^/\s,'"]+:\d+`), false,
@@ -100,7 +102,7 @@ var shapes = []struct {
 	{
 		regexp.MustCompile(`\bblock-\d+(\.\d{9,}(\.\d+)?)?|\bruninfo/\d{3}\b|\b[A-Z]\w*Cluster-\d+`), false,
 		[2]string{"block-0.1700000000.123456", "SLURMCluster-11"},
-		"it tells a pool's workers apart",
+		"it distinguishes workers of a pool",
 	},
 	{
 		regexp.MustCompile(`(?:\b|_)(19|20)\d\d[-_.]?(0[1-9]|1[0-2])[-_.]?(0[1-9]|[12]\d|3[01])` +
@@ -116,7 +118,7 @@ var shapes = []struct {
 	{
 		regexp.MustCompile(`\b[0-9a-f]{2}/[0-9a-f]{6,}\b|(?:\b|_|\bjob)[0-9a-f]{8,}(?:\b|_)`), true,
 		[2]string{"3f/9c1d0e5a7b8c", "a0/11d0e5a7b8ff"},
-		"a hash tells runs of one thing apart",
+		"a hash distinguishes runs of one application",
 	},
 	{
 		regexp.MustCompile(`\btmp\.?[A-Za-z0-9][A-Za-z0-9_]{7}([A-Za-z0-9_]{2})?\b`), true,
@@ -129,7 +131,7 @@ var shapes = []struct {
 		"it is a temporary folder",
 	},
 	{
-		// Shorter numbers where the word before them, or its lack, says that the name is made for one run: model_64 isn't.
+		// Shorter numbers need a word before them that marks a name made for one run, unlike model_64.
 		regexp.MustCompile(`(?:/tmp|/dev/shm)/(?:slurm|job|jobid|user|uid|pid|tmp|temp|scratch|sess|session|cache|` +
 			`dask|ray|spark|joblib|pymp|torch|torchelastic|wandb|ompi|nccl)[-_.]?\d+\b`), true,
 		[2]string{"/tmp/dask-1234", "/dev/shm/slurm.88"},
@@ -142,16 +144,16 @@ var shapes = []struct {
 	},
 }
 
-// plainly are hashes and temporary names that are words or numbers after all: deadbeef, 12345678, 12345e10, tmp_models.
-var plainly = regexp.MustCompile(`^[_/]?([a-z_/]+|[\d/]+(e\d+)?)_?$`)
+// ordinary matches words and numbers that only look like hashes or temporary names: deadbeef, 12345e10, tmp_models.
+var ordinary = regexp.MustCompile(`^[_/]?([a-z_/]+|[\d/]+(e\d+)?)_?$`)
 
 const (
-	sizeMark   = '\x01' // stands in a text for a size
-	maskedMark = "\x02" // and for what doesn't count
+	sizeMark   = '\x01' // replaces a size in a text
+	maskedMark = "\x02" // replaces a masked part
 )
 
-// meaningOf says what a number means after a name, and why; in: the number stands within a name.
-func meaningOf(name string, in bool) (meaning, string) {
+// meaningOf returns the meaning of a number after a name, and the reason. within: the number is part of the name.
+func meaningOf(name string, within bool) (meaning, string) {
 	name = strings.ToLower(camel.ReplaceAllString(name, "${1}_$2"))
 	parts := strings.FieldsFunc(name, func(r rune) bool { return strings.ContainsRune("-+_.= ", r) })
 	if len(parts) == 0 {
@@ -167,7 +169,7 @@ func meaningOf(name string, in bool) (meaning, string) {
 			if r.at == anywhere {
 				found = strings.Contains(all, "_"+word+"_")
 			}
-			if found && (in || r.at != inNames) {
+			if found && (within || r.at != inNames) {
 				return r.means, r.why
 			}
 		}
@@ -177,12 +179,12 @@ func meaningOf(name string, in bool) (meaning, string) {
 
 var camel = regexp.MustCompile(`([a-z])([A-Z])`)
 
-// quantity is a number with its unit, or a grid.
+// quantity matches a number with a unit, or a grid.
 var quantity = regexp.MustCompile(`^([0-9]+(?:[xX][0-9]+)+|[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]{1,2})?)` +
 	`([kKmMgGtT]?)(i?[bB]|i)?$`)
 
 // parseQuantity reads 4096, 1e6, 4k, 2GiB, 64x64x32. k is 1000, ki and GiB are powers of 1024; only ratios matter. It
-// must be positive, and a day is none.
+// rejects numbers that aren't positive, and dates.
 func parseQuantity(s string) (float64, bool) {
 	m := quantity.FindStringSubmatch(s)
 	if m == nil || len(s) > 32 || len(s) == 8 && (strings.HasPrefix(s, "19") || strings.HasPrefix(s, "20")) {
@@ -204,7 +206,7 @@ func parseQuantity(s string) (float64, bool) {
 	return v, v > 0 && !math.IsInf(v, 0)
 }
 
-// value returns what counts of an option's or a variable's value.
+// value returns the value of an option or variable with sizes marked and parts masked.
 func (r *reader) value(name, value string, how naming) string {
 	means, why := meaningOf(name, false)
 	if m := dated.FindStringSubmatch(value); m != nil && means != masked {
@@ -219,7 +221,7 @@ func (r *reader) value(name, value string, how naming) string {
 		return value
 	case means == where && !isNumber, means == masked && (isNumber || strings.Trim(value, "0123456789.eE+-") == ""):
 		return r.mask(name+" "+value, why)
-	case means == kept:
+	case means == kind:
 		return r.named(value, naming{})
 	case isNumber:
 		return r.size(name, v)
@@ -231,11 +233,11 @@ func (r *reader) value(name, value string, how naming) string {
 	return r.named(dir, naming{}) + r.named(stem, how) + ending
 }
 
-// dated is a value that is a day, or a time on one.
+// dated matches a date, perhaps with a time of day.
 var dated = regexp.MustCompile(`^(\d{4})[-_.]?(\d\d)[-_.]?(\d\d)(?:[-_T.: ]\d\d[-_.:hm\d]*)?$`)
 
-// period is what counts of a script's dates, beyond that they stand there: of two or more, the days from the first to
-// the last. A forecast of three days is another job than one of a year, and tomorrow's is as much work as today's.
+// period marks the days from the first of a script's dates to the last as a size; shaped masks the dates. A forecast
+// of three days differs from a forecast of a year, but tomorrow's is as much work as today's.
 func (r *reader) period() string {
 	if len(r.dates) < 2 {
 		return ""
@@ -244,26 +246,27 @@ func (r *reader) period() string {
 	return "\ndays " + r.size("days", 1+r.dates[len(r.dates)-1].Sub(r.dates[0]).Hours()/24)
 }
 
-// naming says what becomes of the numbers in a name: sizes are found in it, its place in a row doesn't count (row), nor
-// that in a long row of files (files). ending is the file's.
+// naming says how to treat the numbers in a name.
 type naming struct {
-	sizes, row, files bool
-	ending            string
+	sizes  bool   // mark sizes
+	row    bool   // mask counters
+	files  bool   // mask counters with leading zeros, as in long lists of files
+	ending string // the file's
 }
 
 var digits = regexp.MustCompile(`[0-9]+(?:[xX][0-9]+)+|[0-9]+(?:\.[0-9]+)?`)
 
-// before is the name that a number in a name belongs to: seed_1, fold=3.
+// before matches the name in front of a number within a name: seed_1, fold=3.
 var before = regexp.MustCompile(`[A-Za-z][A-Za-z_-]*[-_=]?$`)
 
-// maxBefore bounds that name, which is looked for once a number: a word may have as many numbers as letters.
+// maxBefore bounds the text that before is matched against, once for each number, of which a word may have thousands.
 const maxBefore = 64
 
-// shaped masks what doesn't count wherever it stands.
+// shaped masks text that matches one of the shapes.
 func (r *reader) shaped(s string) string {
 	for _, shape := range shapes {
 		s = shape.is.ReplaceAllStringFunc(s, func(found string) string {
-			if shape.fresh && plainly.MatchString(found) {
+			if shape.fresh && ordinary.MatchString(found) {
 				return found
 			}
 			r.fresh = r.fresh || shape.fresh
@@ -273,23 +276,27 @@ func (r *reader) shaped(s string) string {
 	return s
 }
 
-// named returns what counts of a name. A number that a letter follows is a part of a word (h2o, 64molecules).
+// named returns a name with sizes marked and parts masked. A number before a letter is part of a word (h2o,
+// 64molecules).
 func (r *reader) named(s string, how naming) string {
 	s = r.shaped(s)
 	var out strings.Builder
 	var sizes []float64
 	at := 0
 	for _, m := range digits.FindAllStringIndex(s, -1) {
-		text, unit, rest := s[m[0]:m[1]], "", s[m[1]:]
+		text := s[m[0]:m[1]]
+		unit := ""
+		rest := s[m[1]:]
 		if rest != "" && strings.ContainsRune("kKmMgGtT", rune(rest[0])) {
-			unit, rest = rest[:1], rest[1:]
+			unit = rest[:1]
+			rest = rest[1:]
 		}
 		if rest != "" && letter(rest[0]) {
 			continue
 		}
 		of := before.FindString(s[max(0, m[0]-maxBefore):m[0]])
 		means, why := meaningOf(of, true)
-		apart := m[0] == 0 || !letter(s[m[0]-1]) || means == kept
+		apart := m[0] == 0 || !letter(s[m[0]-1]) || means == kind
 		v, ok := parseQuantity(text + unit)
 		counter := len(text) > 2 && text[0] == '0' && !strings.Contains(text, ".")
 		row := how.row && unit == "" && apart && (!amount(text, v) || v >= 1e5)
@@ -297,8 +304,8 @@ func (r *reader) named(s string, how naming) string {
 		case of != "" && (means == masked || means == where):
 			out.WriteString(s[at:m[0]] + r.mask(of+text, why))
 		case counter && how.files, row:
-			out.WriteString(s[at:m[0]] + r.mask(text, "it is a place in a row"))
-		case how.sizes && ok && means != kept && !counter && (unit != "" || amount(text, v)):
+			out.WriteString(s[at:m[0]] + r.mask(text, "it is a counter"))
+		case how.sizes && ok && means != kind && !counter && (unit != "" || amount(text, v)):
 			out.WriteString(s[at:m[0]] + string(sizeMark))
 			sizes = append(sizes, v)
 			text += unit
@@ -314,13 +321,13 @@ func (r *reader) named(s string, how naming) string {
 	return pattern
 }
 
-// amount reports whether a number in a name is rather how much than which one.
+// amount reports whether a number in a name is likely an amount, not a counter.
 func amount(text string, v float64) bool {
 	return v >= 100 && v < 1e7 || strings.ContainsAny(text, "xX") ||
 		v >= 16 && v == math.Trunc(v) && bits.OnesCount64(uint64(v)) == 1
 }
 
-// folder returns what counts of a folder's name.
+// folder returns a folder's path with sizes marked and parts masked.
 func (r *reader) folder(path string) string {
 	parts := strings.Split(r.shaped(path), "/")
 	for i, p := range parts {
@@ -331,14 +338,15 @@ func (r *reader) folder(path string) string {
 
 func letter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
 
-// settings are endings of files with names that say what is done, not with how much.
+// settings are endings of files with names that say what is done, not how much.
 var settings = set("yaml yml toml cfg conf ini json py sh lua jl R so sif exe bin")
 
-// cutPath cuts a word into a folder with its slash, a name, and an ending of up to eight letters; the folder and the
-// ending of what is no file's name are "".
+// cutPath cuts a word into a folder with its slash, a name, and an ending of up to eight letters. Folder and ending may
+// be "".
 func cutPath(w string) (dir, stem, ending string) {
 	i := strings.LastIndexByte(strings.TrimRight(w, "/"), '/')
-	dir, stem = w[:i+1], w[i+1:]
+	dir = w[:i+1]
+	stem = w[i+1:]
 	if j := strings.LastIndexByte(stem, '.'); j > 0 && len(stem)-j > 1 && len(stem)-j <= 9 &&
 		strings.Trim(stem[j:], ".0123456789eE") != "" {
 		return dir, stem[:j], stem[j:]
@@ -346,7 +354,7 @@ func cutPath(w string) (dir, stem, ending string) {
 	return dir, stem, ""
 }
 
-// mask notes that something doesn't count, and returns what stands for it.
+// mask records a masked text with the reason, and returns the mark that replaces it.
 func (r *reader) mask(text, why string) string {
 	if len(r.masked) < maxSizes && text != "" {
 		r.masked = append(r.masked, Masked{shortName(text), why})
@@ -354,13 +362,13 @@ func (r *reader) mask(text, why string) string {
 	return maskedMark
 }
 
-// size notes a size, and returns what stands for it.
+// size records a size, and returns the mark that replaces it.
 func (r *reader) size(name string, v float64) string {
 	r.sizes = append(r.sizes, Size{Name: shortName(name), Value: v})
 	return string(sizeMark)
 }
 
-// shortName makes of what a user wrote what can be shown and kept.
+// shortName turns a user's text into one that is safe to show and store.
 func shortName(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {

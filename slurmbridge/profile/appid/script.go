@@ -12,34 +12,32 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Bounds on what is read as a shell's script: the parser calls itself for each bracket within another, and so does what
-// walks and prints its result. A level took 8 KiB of stack at most.
+// Bounds on scripts that are parsed: the parser, and the functions that walk and print its result, call themselves for
+// each nested bracket. A level took at most 8 KiB of stack.
 const (
 	maxParsed   = 64 << 10
 	maxBrackets = 4000
 )
 
-// reader reads one job's script: what counts of it, and what is known of the rest.
+// reader reads one job's script.
 type reader struct {
-	sizes  []Size
-	masked []Masked
-	// name is of the last program, program the word that names it.
-	name    string
-	app     string // what the script calls itself by SLURMBRIDGE_APP
-	payload *payload
-	funcs   map[string]bool
-	vars    map[string]string // with the values that are plain
-	source  []byte
-	nested  int
-	// relative is a word that is found from the folder that the script works in, rooted an input that is named by its
-	// whole path; moved: the script works in a folder that it names itself.
-	relative, rooted string
-	moved            bool
-	fresh            bool // a name was seen that is made for one job
-	dates            []time.Time
+	sizes    []Size
+	masked   []Masked
+	name     string // of the last program
+	app      string // SLURMBRIDGE_APP, if the script sets it
+	payload  *payload
+	funcs    map[string]bool
+	vars     map[string]string // values, as far as they are known
+	source   []byte
+	nested   int
+	relative string // a word that may be a path relative to the script's working directory, "" = none
+	rooted   string // an input with an absolute path, "" = none
+	moved    bool   // the script has changed to a folder that it names
+	fresh    bool   // a name that was made for one job has been seen
+	dates    []time.Time
 }
 
-// parse reads a shell's script; nil = it can't be read as one.
+// parse parses a shell script; nil = it is invalid, or beyond the bounds.
 func parse(src []byte) *syntax.File {
 	brackets := 0
 	for _, c := range src {
@@ -48,7 +46,7 @@ func parse(src []byte) *syntax.File {
 			brackets++
 		}
 		if c < '\t' {
-			return nil // Slurm takes none, and texts are marked by them
+			return nil // Slurm refuses them, and the marks use them
 		}
 	}
 	if len(src) > maxParsed || brackets > maxBrackets {
@@ -61,20 +59,20 @@ func parse(src []byte) *syntax.File {
 	return f
 }
 
-// shell returns what counts of a shell's script: without comments and messages,
-// with sizes marked and what doesn't count masked. false = it can't be read as one.
+// shell returns the identifying text of a shell script: without comments and messages, with sizes marked and parts
+// masked. It returns false if the script can't be parsed.
 func (r *reader) shell(src []byte) (string, bool) {
 	f := parse(src)
 	if f == nil {
 		return "", false
 	}
-	heard := true
+	toLog := true // output goes to the job's log
 	first := f.Stmts[:min(1, len(f.Stmts))]
 	f.Stmts = slices.DeleteFunc(slices.Clone(f.Stmts), func(s *syntax.Stmt) bool {
 		if commandOf(s) == "exec" && len(s.Cmd.(*syntax.CallExpr).Args) == 1 {
-			heard = false // what follows writes into a file
+			toLog = false // exec >FILE redirects the commands after it
 		}
-		return heard && idle(s) && !(commandOf(s) == "sleep" && slices.Contains(first, s)) // that may be the job
+		return toLog && idle(s) && !(commandOf(s) == "sleep" && slices.Contains(first, s)) // sleep may be the job
 	})
 	top := map[*syntax.CallExpr]bool{}
 	for _, s := range f.Stmts {
@@ -109,7 +107,7 @@ func (r *reader) shell(src []byte) (string, bool) {
 	return strings.TrimSpace(out.String()), true
 }
 
-// sequence adds the commands that run one after the other in any case: a; b && c.
+// sequence adds the commands of a statement that run in sequence: a && b.
 func sequence(c syntax.Command, top map[*syntax.CallExpr]bool) {
 	switch c := c.(type) {
 	case *syntax.CallExpr:
@@ -122,8 +120,8 @@ func sequence(c syntax.Command, top map[*syntax.CallExpr]bool) {
 	}
 }
 
-// Commands without an effect on what the job computes: messages print something or wait; facts print what names or
-// numbers a node, a process or a time, and may stand in a message, echo $(date).
+// Commands without an effect on the job's result: messages print something or wait; facts print a node, process, user
+// or time, and may be part of a message, as in echo $(date).
 var (
 	messages = set("echo date hostname nvidia-smi printf sleep set")
 	facts    = set("date hostname pwd whoami id uname nproc")
@@ -140,7 +138,7 @@ func idle(s *syntax.Stmt) bool {
 	for _, w := range call.Args[1:] {
 		arg := literal(w)
 		switch {
-		case name == "printf" && strings.HasPrefix(arg, "-v"): // it sets a variable
+		case name == "printf" && strings.HasPrefix(arg, "-v"): // printf sets a variable
 			return false
 		case name == "set" && option && arg == "pipefail":
 			option = false
@@ -168,7 +166,7 @@ func idle(s *syntax.Stmt) bool {
 	return quiet
 }
 
-// commandOf is the name of a statement's command, "" = it isn't a plain one.
+// commandOf returns the name of a statement's command, "" = unknown.
 func commandOf(s *syntax.Stmt) string {
 	if call, ok := s.Cmd.(*syntax.CallExpr); ok && len(call.Args) > 0 {
 		return literal(call.Args[0])
@@ -176,7 +174,7 @@ func commandOf(s *syntax.Stmt) string {
 	return ""
 }
 
-// plain returns a word without its quotes; false = the shell makes something of it first.
+// plain returns a word without its quotes. It returns false if the shell expands the word.
 func plain(w *syntax.Word) (string, bool) {
 	var b strings.Builder
 	var add func(parts []syntax.WordPart) bool
@@ -203,10 +201,10 @@ func plain(w *syntax.Word) (string, bool) {
 	return b.String(), true
 }
 
-// literal is a plain word, "" for others.
+// literal returns a plain word, "" for others.
 func literal(w *syntax.Word) string { s, _ := plain(w); return s }
 
-// replace puts a text in a word's place.
+// replace replaces a word by a text.
 func replace(w *syntax.Word, text string) { w.Parts = []syntax.WordPart{&syntax.Lit{Value: text}} }
 
 // assign reads a variable's assignment.
@@ -229,10 +227,10 @@ func (r *reader) assign(a *syntax.Assign) {
 	}
 }
 
-// maskParts masks what never counts in a word that the shell makes something of. What follows a variable in a temporary
-// folder, $TMPDIR/dask-12 or /tmp/$USER-12, is masked as if the path were written out.
+// maskParts masks the constant parts of a word that the shell expands. Parts after a variable in a temporary folder, as
+// in $TMPDIR/dask-12 or /tmp/$USER-12, are masked as if the path were written out.
 func (r *reader) maskParts(w *syntax.Word) {
-	path := "" // the word so far, if it is one of a temporary folder
+	path := "" // the word so far, if it is in a temporary folder
 	part := func(text *string) {
 		counts, whole := strings.CutPrefix(r.named(path+*text, naming{}), path)
 		switch {
@@ -261,7 +259,7 @@ func (r *reader) maskParts(w *syntax.Word) {
 				path = "/tmp"
 			}
 		case *syntax.CmdSubst, *syntax.ProcSubst:
-			return false // commands are read as such
+			return false // shell reads the commands within
 		}
 		return true
 	})
@@ -270,8 +268,8 @@ func (r *reader) maskParts(w *syntax.Word) {
 // temporary are variables that hold a temporary folder.
 var temporary = set("TMPDIR TMP TEMP TEMPDIR SLURM_TMPDIR")
 
-// leading returns what a word begins with as far as a path needs it: its first letters, the value of the variable that
-// it begins with, "." where it is found from the folder that the script works in, "" = not known.
+// leading returns the beginning of a word, for path: its constant beginning, or the value of the variable there, "./"
+// if this is the working directory, "" = unknown.
 func (r *reader) leading(w *syntax.Word) string {
 	part := w.Parts[0]
 	if q, ok := part.(*syntax.DblQuoted); ok && len(q.Parts) > 0 {
@@ -299,10 +297,10 @@ func (r *reader) leading(w *syntax.Word) string {
 	return ""
 }
 
-// here are variables that hold the folder of submission, or what is in it.
+// here are variables with the folder of submission, or a file in it.
 var here = set("PWD OLDPWD SLURM_SUBMIT_DIR BASH_SOURCE")
 
-// redirections leaves out where output goes, unless a later command may read it, and reads what is the input.
+// redirections removes the redirections of output, unless a later command may read the file, and reads those of input.
 func (r *reader) redirections(s *syntax.Stmt) {
 	s.Redirs = slices.DeleteFunc(s.Redirs, func(d *syntax.Redirect) bool {
 		if d.Word == nil || d.Hdoc != nil {
@@ -328,8 +326,7 @@ func (r *reader) redirections(s *syntax.Stmt) {
 	})
 }
 
-// written reads what stands in a here document as a script of its own, where a shell reads it or it is written into a
-// script's file.
+// written reads a here document as a shell script, if a shell reads it or it is written to a .sh file.
 func (r *reader) written(s *syntax.Stmt, src []byte) {
 	isScript := shells[base(commandOf(s))]
 	for _, d := range s.Redirs {
@@ -339,14 +336,15 @@ func (r *reader) written(s *syntax.Stmt, src []byte) {
 		if d.Hdoc == nil || !isScript {
 			continue
 		}
-		from, to := d.Hdoc.Pos().Offset(), d.Hdoc.End().Offset()
-		if text, ok := r.within(src[min(int(from), len(src)):min(int(to), len(src))]); ok {
+		from := min(int(d.Hdoc.Pos().Offset()), len(src))
+		to := min(int(d.Hdoc.End().Offset()), len(src))
+		if text, ok := r.within(src[from:to]); ok {
 			replace(d.Hdoc, text+"\n")
 		}
 	}
 }
 
-// within reads a shell's script that stands in another one.
+// within reads a shell script inside another one.
 func (r *reader) within(src []byte) (text string, ok bool) {
 	if r.nested >= maxNested {
 		return "", false
@@ -356,7 +354,7 @@ func (r *reader) within(src []byte) (text string, ok bool) {
 	return r.shell(src)
 }
 
-// ending is a word's last plain part.
+// ending returns the constant end of a word.
 func (r *reader) ending(w *syntax.Word) string {
 	if lit, ok := w.Parts[len(w.Parts)-1].(*syntax.Lit); ok {
 		return lit.Value
@@ -364,8 +362,8 @@ func (r *reader) ending(w *syntax.Word) string {
 	return literal(w)
 }
 
-// writes are commands whose purpose is their output; tools are other commands that are no job's program; quiet are
-// commands whose words are no input of the job's.
+// writes are commands that only produce output; tools are other commands that are never a job's program; quiet are
+// commands with arguments that are not the job's input.
 var (
 	writes = set("echo printf cat sed awk gawk head tail sort cut tr envsubst m4 jq yq tee")
 	tools  = set("cp mv ln rsync scp tar gzip gunzip unzip grep find xargs diff md5sum wget curl git pip pip3 source .")
@@ -376,10 +374,10 @@ var (
 		"rocm-smi spack sbcast")
 )
 
-// unknown stands for the rest of a word that the shell makes something of.
+// unknown stands for the expanded rest of a word.
 const unknown = "$"
 
-// call reads a command. top: it runs in any case, after those before it.
+// call reads a command. top: the command is part of the script's main sequence.
 func (r *reader) call(c *syntax.CallExpr, top bool) {
 	for _, a := range c.Assigns {
 		r.assign(a)
@@ -394,7 +392,7 @@ func (r *reader) call(c *syntax.CallExpr, top bool) {
 		if p, ok := variableAlone(w); ok {
 			words[i] = r.vars[p]
 			if words[i] == "" || strings.Contains(words[i], " ") {
-				words[i] = p // it names the program, if one does
+				words[i] = p // the variable's name is the best name for a program
 			}
 		} else if !known[i] {
 			words[i] = r.leading(w) + unknown
@@ -406,7 +404,7 @@ func (r *reader) call(c *syntax.CallExpr, top bool) {
 	}
 	for i := range words[:own.args] {
 		switch {
-		case i == own.program && own.means == shellCode && known[i]: // what a shell is given on its command line
+		case i == own.program && own.means == shellCode && known[i]: // sh -c CODE
 			if text, ok := r.within([]byte(words[i])); ok {
 				replace(c.Args[i], text)
 			}
@@ -437,7 +435,7 @@ func (r *reader) call(c *syntax.CallExpr, top bool) {
 	}
 }
 
-// maskWord masks what never counts in a word.
+// maskWord masks parts of a word.
 func (r *reader) maskWord(w *syntax.Word, text string, known bool) {
 	if !known {
 		r.maskParts(w)
@@ -446,11 +444,12 @@ func (r *reader) maskWord(w *syntax.Word, text string, known bool) {
 	}
 }
 
-// launch masks a launcher's own word where it is of no account: a port, an address, a day.
+// launch masks parts of a launcher's own word: a port, an address, a date.
 func (r *reader) launch(w *syntax.Word, words []string, i int) {
 	name, value, ok := strings.Cut(words[i], "=")
 	if !ok && i > 0 && strings.HasPrefix(words[i-1], "-") {
-		name, value = words[i-1], words[i]
+		name = words[i-1]
+		value = words[i]
 	}
 	means, why := meaningOf(name, false)
 	if value != "" && (means == where || means == masked) && name != words[i] {
@@ -460,7 +459,7 @@ func (r *reader) launch(w *syntax.Word, words []string, i int) {
 	r.maskWord(w, words[i], true)
 }
 
-// variableAlone returns the variable that is all of a word.
+// variableAlone returns the variable of a word that consists of a variable.
 func variableAlone(w *syntax.Word) (string, bool) {
 	if len(w.Parts) != 1 {
 		return "", false
@@ -476,7 +475,7 @@ func variableAlone(w *syntax.Word) (string, bool) {
 	return p.Param.Value, true
 }
 
-// program notes the program of a command.
+// program records the program of a command.
 func (r *reader) program(words []string, own command, name string) {
 	word := words[own.program]
 	if own.means == otherCode || r.funcs[name] {
@@ -525,8 +524,8 @@ func (r *reader) changeTo(c *syntax.CallExpr, words []string, top bool) {
 
 func absolute(path string) bool { return strings.HasPrefix(path, "/") || strings.HasPrefix(path, "~") }
 
-// path notes whether a word is found from the folder that the script works in. file: it is one, if it is no number and
-// no option.
+// path records a word that is an absolute path, or may be a path relative to the working directory. file: any word but
+// a number or option is a path.
 func (r *reader) path(w string, file bool) {
 	if w == "" || w == unknown || strings.Contains(w, "://") ||
 		strings.HasPrefix(w, "-") || strings.HasPrefix(w, "/dev/") {
@@ -543,7 +542,7 @@ func (r *reader) path(w string, file bool) {
 	}
 }
 
-// lead is a word as path needs it.
+// lead returns a word for path: the whole word, or its beginning if the shell expands it.
 func (r *reader) lead(w *syntax.Word) string {
 	if s, ok := plain(w); ok {
 		return s
@@ -551,7 +550,7 @@ func (r *reader) lead(w *syntax.Word) string {
 	return r.leading(w)
 }
 
-// arguments reads a program's arguments: sizes, files, and the rest as it is.
+// arguments reads a program's arguments.
 func (r *reader) arguments(args []*syntax.Word, words []string, known []bool) {
 	var at argumentList
 	for i, w := range words {
@@ -565,17 +564,17 @@ func (r *reader) arguments(args []*syntax.Word, words []string, known []bool) {
 	}
 }
 
-// argumentList is a place in a list of arguments: right after an option, "" = none, after so many words that were no
-// option's, the last option before it.
+// argumentList is a position in a list of arguments.
 type argumentList struct {
-	option, last string
-	words        int
+	option string // directly before the position, "" = none
+	last   string // the last option
+	words  int    // the number of words so far that are neither options nor their values
 }
 
-// inArguments: sizes are found in files' names there, and where results go is told by options.
+// inArguments is the treatment of names in arguments.
 var inArguments = naming{sizes: true, row: true, files: true}
 
-// argument returns what counts of one argument.
+// argument returns one argument with sizes marked and parts masked.
 func (r *reader) argument(w string, at *argumentList) string {
 	before := at.option
 	at.option = ""
@@ -586,14 +585,15 @@ func (r *reader) argument(w string, at *argumentList) string {
 		if _, attached := parseQuantity(w[2:]); attached && w[1] != '-' { // -n1000 is -n 1000
 			return w[:2] + r.value(w[:2], w[2:], inArguments)
 		}
-		at.option, at.last = w, w
+		at.option = w
+		at.last = w
 		return w
 	}
 	if !dashed {
 		at.words++
 	}
 	if at.last == "--wait-for-files" && !dashed {
-		return r.mask(w, "Snakemake's rule and its wildcards say it")
+		return r.mask(w, "Snakemake's rule and wildcards say this")
 	}
 	w = r.wildcards(w)
 	switch {
@@ -610,14 +610,14 @@ func (r *reader) argument(w string, at *argumentList) string {
 	return r.value("argument "+strconv.Itoa(at.words), w, inArguments)
 }
 
-// input notes where an option's value is found, unless results go there.
+// input records an option's value as a path, unless it is for results.
 func (r *reader) input(option, value string, file bool) {
 	if means, _ := meaningOf(option, false); means != output {
 		r.path(value, file)
 	}
 }
 
-// base is the last part of a path, "" where there is none.
+// base returns the last part of a path, "" = none.
 func base(s string) string {
 	if b := path.Base(s); b != "." && b != "/" && b != ".." {
 		return b

@@ -1,27 +1,23 @@
-// Package relative makes a profile for a size of problem that was never seen, from
-// profiles of the same application at other sizes.
+// Package relative makes a profile for an unknown problem size from profiles of the same application at other sizes.
 //
-// It errs towards more: the group that a relative joins must fit even if the guess
-// is wrong. The rules, with s a size, and known ones sorted by it:
+// It errs on the high side: the group that a relative joins must fit even if the guess is wrong. Known profiles are
+// sorted by size. The rules:
 //
-//   - At a known size the profile is that one (they differ in what changes no work: a
-//     seed, where output goes). Where several have it, the one that holds the most
-//     memory.
-//   - Between two known sizes: the memory of the larger; the duration by a power law
-//     through the two, plus the fitted exponent's error, at most that of the larger.
-//   - Above the largest: memory grows by the steepest exponent seen between two
-//     neighbours or fitted over all, whichever is more, 0 to 3, and 10 % on top;
-//     duration by the fitted exponent, 0 to 3, plus its error.
-//   - Below the smallest: its memory; duration by the fitted exponent less its error.
-//   - One known size: duration grows by exponent 1 ± 0.5; memory by exponent 3, what
-//     a cube's volume does to its edge, since nothing tells what the size measures.
-//   - Memory is flat: when it is held isn't foreseen, only how much.
-//   - Where it isn't known, a larger problem never holds less memory than the largest
-//     of the smaller ones was seen to hold.
+//   - At a known size: the profile with that size (the jobs differ in a seed or an output folder, say). If several have
+//     it, the profile with the most memory.
+//   - Between two known sizes: the memory of the larger; the duration by a power law through both, plus the fitted
+//     exponent's error, at most the duration of the larger.
+//   - Above the largest: memory grows by the steeper of two exponents, the steepest between neighbours and the one
+//     fitted over all, 0 to 3, plus 10 %; duration by the fitted exponent, 0 to 3, plus its error.
+//   - Below the smallest: its memory; duration by the fitted exponent minus its error.
+//   - One known size: duration grows by exponent 1 ± 0.5; memory by exponent 3, as a cube's volume grows with its edge,
+//     since the size may measure anything.
+//   - Memory is constant over the run: only its amount can be predicted.
+//   - A larger problem never holds less memory than the largest seen at a smaller size.
 //
-// DurationS is the late end of what is thought, DurationSD how far it lies above the best guess: the guard counts on a
-// member's memory being free once its DurationS is over. What is so uncertain that the late end is more than twice the
-// best guess is no profile (ErrTooFar): such a job runs alone, and is learned from.
+// DurationS is the late end of the estimate, DurationSD its distance from the best guess: the guard relies on a
+// member's memory being free after DurationS. If the late end is more than twice the best guess, there is no profile
+// (ErrTooFar): such a job runs alone, and the bridge learns from it.
 package relative
 
 import (
@@ -43,9 +39,9 @@ type Known struct {
 	Sizes   []float64
 }
 
-// What there is to go by without anything to fit; see the package's comment.
+// Exponents and bounds; see the package's comment.
 const (
-	oneExponent = 1.0
+	oneExponent = 1.0 // of the duration, with one known size
 	oneError    = 0.5
 	leastError  = 0.1 // of a fitted exponent: two points always lie on a line
 	maxExponent = 3.0
@@ -59,8 +55,8 @@ var (
 	ErrTooFar = errors.New("too far from every known size")
 )
 
-// Of returns a profile named app for the given sizes. Known profiles with another
-// number of sizes are passed over. Errors wrap ErrNone or ErrTooFar.
+// Of returns a profile named app for the given sizes. It ignores known profiles with another number of sizes. Errors
+// wrap ErrNone or ErrTooFar.
 func Of(app string, sizes []float64, known []Known) (*rlcore.Profile, error) {
 	known = slices.DeleteFunc(slices.Clone(known), func(k Known) bool { return !comparable(k, sizes) })
 	if len(known) == 0 || !positive(sizes) {
@@ -71,7 +67,9 @@ func Of(app string, sizes []float64, known []Known) (*rlcore.Profile, error) {
 	src := from.k.Profile
 	if from.s == 1 {
 		p := *src
-		p.App, p.Runs, p.Source = app, 0, fmt.Sprintf("relative of %s, of the same size", src.App)
+		p.App = app
+		p.Runs = 0
+		p.Source = fmt.Sprintf("relative of %s, of the same size", src.App)
 		return &p, nil
 	}
 	mib := line.memory()
@@ -105,40 +103,46 @@ func comparable(k Known, sizes []float64) bool {
 		positive(k.Sizes)
 }
 
-// positive reports whether all sizes are, within what ratios and their powers of can be computed.
+// positive reports whether all sizes are positive, and within bounds for computing ratios and powers.
 func positive(sizes []float64) bool {
 	return !slices.ContainsFunc(sizes, func(v float64) bool { return !(v > 1e-30 && v < 1e30) })
 }
 
-// point is a known profile on a line through the wanted sizes: s is its size over the wanted one.
+// point is a known profile on a line through the wanted sizes.
 type point struct {
-	s    float64
+	s    float64 // its size over the wanted size
 	k    *Known
-	mib  float64 // the largest of those at s
-	late float64 // the longest duration of those at s, s
+	mib  float64 // the most memory at s
+	late float64 // the longest duration at s, s
 }
 
-// line holds points of different s, ascending; at least one.
+// line holds one or more points of different s, ascending.
 type line []point
 
-// along picks the known profiles to go by. Profiles that differ from the wanted sizes in a single one (or in several by
-// the same factor, as when a file is named after a size) lie on a line; the line with the most points is taken. If
-// there is none, it is the nearest profile alone, its differences multiplied; one that is larger in one size and
-// smaller in another counts as smaller by the former's factor alone, so that no growth hides behind a shrinkage.
+// along picks the known profiles to fit. Profiles that differ from the wanted sizes in one size (or in several by the
+// same factor, as when a file is named after a size) lie on a line; along picks the line with the most points. If there
+// is none, it picks the nearest profile, with its ratios multiplied. If that profile is smaller in some size, only
+// ratios below 1 count, so that a shrinking size can't hide a growing one.
 func along(sizes []float64, known []Known) line {
-	lines := map[uint64]line{} // by the sizes in which their points differ, a bit each
-	near, nearest := line{}, math.Inf(1)
+	lines := map[uint64]line{} // by a bit mask of the sizes in which their points differ
+	near := line{}
+	nearest := math.Inf(1)
 	for _, pt := range distinct(known) {
-		axes, straight, far := uint64(0), true, 0.0
-		grows, shrinks := 1.0, 1.0
+		axes := uint64(0)
+		straight := true
+		far := 0.0
+		grows := 1.0
+		shrinks := 1.0
 		for c, v := range pt.k.Sizes {
 			r := v / sizes[c]
 			far += math.Abs(math.Log(r))
-			grows, shrinks = grows*max(1, r), shrinks*min(1, r)
+			grows *= max(1, r)
+			shrinks *= min(1, r)
 			switch {
 			case r == 1:
 			case axes == 0:
-				axes, pt.s = 1<<c, r
+				axes = 1 << c
+				pt.s = r
 			default:
 				axes |= 1 << c
 				straight = straight && math.Abs(r/pt.s-1) < 1e-9
@@ -148,14 +152,15 @@ func along(sizes []float64, known []Known) line {
 		case axes == 0:
 			return line{pt}
 		case straight:
-			lines[axes] = lines[axes].with(pt)
+			lines[axes] = lines[axes].insert(pt)
 		case shrinks < 1:
 			pt.s = shrinks
 		default:
 			pt.s = grows
 		}
 		if far < nearest {
-			near, nearest = line{pt}, far
+			near = line{pt}
+			nearest = far
 		}
 	}
 	best := near
@@ -167,13 +172,14 @@ func along(sizes []float64, known []Known) line {
 	return best
 }
 
-// distinct joins the known profiles of the same sizes.
+// distinct joins known profiles of the same sizes into one point.
 func distinct(known []Known) []point {
 	var out []point
 	for i := range known {
 		k := &known[i]
 		p := point{s: 1, k: k, mib: k.Profile.Peak().MemMiB, late: k.Profile.DurationS}
-		if j := slices.IndexFunc(out, func(q point) bool { return slices.Equal(q.k.Sizes, k.Sizes) }); j >= 0 {
+		j := slices.IndexFunc(out, func(q point) bool { return slices.Equal(q.k.Sizes, k.Sizes) })
+		if j >= 0 {
 			out[j].join(p)
 		} else {
 			out = append(out, p)
@@ -182,42 +188,39 @@ func distinct(known []Known) []point {
 	return out
 }
 
-// join makes the point stand for another one, too.
+// join merges another point of the same size into p.
 func (p *point) join(q point) {
 	if q.mib > p.mib {
 		p.k = q.k
 	}
-	p.mib, p.late = max(p.mib, q.mib), max(p.late, q.late)
+	p.mib = max(p.mib, q.mib)
+	p.late = max(p.late, q.late)
 }
 
-// with adds a point, or joins it with the one that has its size.
-func (l line) with(p point) line {
-	i, there := slices.BinarySearchFunc(l, p.s, func(q point, s float64) int { return cmp.Compare(q.s, s) })
-	if !there {
+// insert adds a point, or joins it to the point of the same size.
+func (l line) insert(p point) line {
+	i, found := slices.BinarySearchFunc(l, p.s, func(q point, s float64) int { return cmp.Compare(q.s, s) })
+	if !found {
 		return slices.Insert(l, i, p)
 	}
 	l[i].join(p)
 	return l
 }
 
-// nearest is the point with the size nearest to the wanted one.
+// nearest returns the point nearest to the wanted size.
 func (l line) nearest() point {
 	far := func(p point) float64 { return math.Abs(math.Log(p.s)) }
 	return slices.MinFunc(l, func(p, q point) int { return cmp.Compare(far(p), far(q)) })
 }
 
-// memory returns what the wanted size may hold, MiB.
+// memory returns the most memory that the wanted size may hold, MiB.
 func (l line) memory() float64 {
-	most, above := 0.0, false
+	most := 0.0
 	for i := range l {
 		most = max(most, l[i].mib)
 		if l[i].s > 1 {
-			above = true
-			break // the next larger one counts; what is beyond doesn't
+			return most // of the smaller sizes and the next larger one
 		}
-	}
-	if above {
-		return most
 	}
 	e := maxExponent
 	if len(l) > 1 {
@@ -238,16 +241,17 @@ func (l line) duration() (best, late float64) {
 	if len(l) > 1 {
 		e, off = l.fit(func(p point) float64 { return p.late })
 	}
-	first, last := l[0], l[len(l)-1]
+	first := l[0]
+	last := l[len(l)-1]
 	switch {
 	case last.s < 1:
-		// What a smaller size took is a lower bound for a larger one.
+		// A larger size takes no less time than any smaller one.
 		d := slices.MaxFunc(l, func(a, b point) int { return cmp.Compare(a.late, b.late) }).late
 		return d * math.Pow(1/last.s, e), d * math.Pow(1/last.s, e+off)
 	case first.s > 1:
 		return first.late * math.Pow(1/first.s, e), first.late * math.Pow(1/first.s, max(e-off, 0))
 	}
-	// Between two: through both; neither is shorter than one before it.
+	// Between two sizes: the power law through both, with durations that never decrease with size.
 	i := slices.IndexFunc(l, func(p point) bool { return p.s > 1 })
 	a := slices.MaxFunc(l[:i], func(p, q point) int { return cmp.Compare(p.late, q.late) }).late
 	b := max(a, l[i].late)
@@ -256,13 +260,13 @@ func (l line) duration() (best, late float64) {
 	return d, min(b, d*math.Pow(1/l[i-1].s, off))
 }
 
-// fit returns the exponent of the power law nearest to the points, 0 to 3, and its
-// standard error, at least 0.1 for two points lie on any line.
+// fit returns the exponent of the power law fitted to the points, 0 to 3, and its standard error, at least leastError.
 func (l line) fit(of func(point) float64) (exponent, standardError float64) {
 	var x, y []float64
 	for _, p := range l {
 		if v := of(p); v > 0 {
-			x, y = append(x, math.Log(p.s)), append(y, math.Log(v))
+			x = append(x, math.Log(p.s))
+			y = append(y, math.Log(v))
 		}
 	}
 	if len(x) < 2 {

@@ -19,10 +19,10 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/relative"
 )
 
-// maxKin bounds the relatives a profile is made from: the newest ones.
+// maxKin bounds the relatives that a profile is made from; the newest count.
 const maxKin = 256
 
-// SetFamily remembers the family of a user's application, and its sizes. One without a family is not remembered.
+// SetFamily stores the family and sizes of a user's application, if it has a family.
 func (s *Store) SetFamily(ctx context.Context, user string, a appid.App) error {
 	if a.Key == "" || a.Family == "" {
 		return nil
@@ -30,10 +30,10 @@ func (s *Store) SetFamily(ctx context.Context, user string, a appid.App) error {
 	_, err := s.db.ExecContext(ctx, `INSERT INTO families (user, app, family, name, sizes, seen) VALUES (?, ?, ?, ?, ?, ?)
 		ON CONFLICT (user, app) DO UPDATE SET family = excluded.family, name = excluded.name, sizes = excluded.sizes, seen = excluded.seen`,
 		user, a.Key, a.Family, a.Name, database.JSON(&a.Sizes), s.now().UnixNano())
-	return database.Wrap(err, "remember family of %s", a.Key)
+	return database.Wrap(err, "write family of %s", a.Key)
 }
 
-// Family returns what is remembered of a user's application; Family "" = nothing.
+// Family returns the stored family and sizes of a user's application; Family "" = none.
 func (s *Store) Family(ctx context.Context, user, app string) (appid.App, error) {
 	a := appid.App{Key: app}
 	err := s.db.QueryRowContext(ctx,
@@ -48,9 +48,8 @@ func (s *Store) Family(ctx context.Context, user, app string) (appid.App, error)
 	return a, nil
 }
 
-// Relative makes a profile for a user's application on a card, "" = on any, from its family: the user's own members and
-// the whole site's, never another user's. Returns ErrNotFound if there are none, or none near enough (see package
-// relative).
+// Relative makes a profile for a user's application on a card ("" = any) from its relatives: the user's own and the
+// site's, never another user's. The error is ErrNotFound if there are none, or none near enough; see package relative.
 func (s *Store) Relative(ctx context.Context, user, app, card string) (*rlcore.Profile, error) {
 	a, err := s.Family(ctx, user, app)
 	if err != nil {
@@ -78,8 +77,9 @@ func (s *Store) Relative(ctx context.Context, user, app, card string) (*rlcore.P
 	if err != nil {
 		return nil, fmt.Errorf("%w of %s: %w", ErrNotFound, app, err)
 	}
-	p.Owner, p.Card = user, card
-	for i := range known { // what a relative takes without a limit, it may take
+	p.Owner = user
+	p.Card = card
+	for i := range known { // the application may need as much as any relative
 		p.HeldMiB = max(p.HeldMiB, known[i].Profile.HeldMiB)
 	}
 	return p, nil
@@ -93,7 +93,7 @@ func values(sizes []appid.Size) []float64 {
 	return out
 }
 
-// Import makes profiles known as the whole site's: all, or none. What was learned of a user's own runs goes first.
+// Import stores profiles as the site's, all or none. Profiles learned from a user's own runs take precedence.
 func (s *Store) Import(ctx context.Context, profiles []*rlcore.Profile) error {
 	err := database.Tx(ctx, s.db, func(tx *sql.Tx) error {
 		for _, p := range profiles {
@@ -106,14 +106,15 @@ func (s *Store) Import(ctx context.Context, profiles []*rlcore.Profile) error {
 	return database.Wrap(err, "import profiles")
 }
 
-// leastBoth is how many applications of a user's must have run on two cards before their times there say how the
-// cards compare, or how many users must have had some on both: with fewer the spread is not known (an assumption).
+// leastBoth is the number of a user's applications, or else of users, that must have run on both of two cards before
+// their times compare the cards. With fewer the spread is unknown (an assumption).
 const leastBoth = 3
 
-// Cards returns the card of each GPU that a record has named, and the nodes whose driver holds no MPS client to a part
-// of the memory that its cards could.
+// Cards returns the card of each GPU in a record, and the nodes where only the driver's age keeps MPS from limiting the
+// memory of its clients.
 func (s *Store) Cards(ctx context.Context) (cards map[job.GPUAddr]string, noLimits map[string]bool, err error) {
-	cards, noLimits = map[job.GPUAddr]string{}, map[string]bool{}
+	cards = map[job.GPUAddr]string{}
+	noLimits = map[string]bool{}
 	err = database.Each(ctx, s.db, func(rows *sql.Rows) error {
 		var at job.GPUAddr
 		var card string
@@ -132,7 +133,7 @@ func noteCards(ctx context.Context, q database.Querier, r *gpuprof.Record) error
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
 		if g.Model == "" {
-			continue // NVML has lost it: it is the card that it was
+			continue // NVML has lost the GPU: keep the known card
 		}
 		_, err := q.ExecContext(ctx, `INSERT INTO cards (node, gpu, card, no_limits) VALUES (?, ?, ?, ?)
 			ON CONFLICT (node, gpu) DO UPDATE SET card = excluded.card, no_limits = excluded.no_limits
@@ -144,11 +145,11 @@ func noteCards(ctx context.Context, q database.Querier, r *gpuprof.Record) error
 	return nil
 }
 
-// choose picks an owner's profile of an application for a card from those of all cards, nil = none. Without a card
-// it is the one of the shortest run: what is promised by it is promised on any card.
-func choose(ctx context.Context, q database.Querier, of map[string]*rlcore.Profile, user, card string) (*rlcore.Profile,
-	error,
-) {
+// choose picks an application's profile for a card from its profiles by card, nil = none. For card "" it picks the
+// profile with the shortest duration: a promise made by it holds on all cards.
+func choose(
+	ctx context.Context, q database.Querier, of map[string]*rlcore.Profile, user, card string,
+) (*rlcore.Profile, error) {
 	if p := of[card]; p != nil {
 		return p, nil
 	}
@@ -172,7 +173,7 @@ func choose(ctx context.Context, q database.Querier, of map[string]*rlcore.Profi
 	return nil, nil
 }
 
-// madSD is the standard deviation of a normal distribution over its median absolute deviation.
+// madSD is the ratio of a normal distribution's standard deviation to its median absolute deviation.
 const madSD = 1.4826
 
 func median(v []float64) float64 {
@@ -180,13 +181,13 @@ func median(v []float64) float64 {
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
-// translate makes of a profile on one card the one on another: memory is the same, and times are as many times longer
-// as the times of the applications that ran on both, in their geometric mean. The user's own and the site's count;
-// where these are too few, all users' do, in the median of their means: no one's applications say how long another's
-// take. nil = too few ran on both.
-func translate(ctx context.Context, q database.Querier, p *rlcore.Profile, user, from, to string) (*rlcore.Profile,
-	error,
-) {
+// translate turns a profile on one card into a profile on another: memory stays, and times are multiplied by the
+// geometric mean of the ratios of applications that ran on both cards. The user's and the site's applications count.
+// If they are too few, the ratio is the median of all users' means, so that no single user decides it. nil = still too
+// few.
+func translate(
+	ctx context.Context, q database.Querier, p *rlcore.Profile, user, from, to string,
+) (*rlcore.Profile, error) {
 	logs := map[string][]float64{}
 	err := database.Each(ctx, q, func(rows *sql.Rows) error {
 		var of string
@@ -222,6 +223,8 @@ func translate(ctx context.Context, q database.Querier, p *rlcore.Profile, user,
 	ratio := math.Exp(mean)
 	out := p.Times(ratio)
 	out.DurationSD = math.Hypot(out.DurationSD, sd*out.DurationS)
-	out.Card, out.Runs, out.Source = to, 0, "its runs on "+from
+	out.Card = to
+	out.Runs = 0
+	out.Source = "its runs on " + from
 	return out, nil
 }

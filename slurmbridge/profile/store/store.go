@@ -1,4 +1,4 @@
-// Package store keeps runs and profiles in SQLite.
+// Package store keeps records of runs, and profiles, in SQLite.
 package store
 
 import (
@@ -25,14 +25,15 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 )
 
-// ErrNotFound says that there is no such profile.
+// ErrNotFound means that there is no profile.
 var ErrNotFound = errors.New("no profile")
 
-// Store is the profiles' part of a database. It may be used by several goroutines.
+// Store reads and writes the tables of profiles. Several goroutines may use it.
 type Store struct {
 	db  *sql.DB
 	now func() time.Time
-	// AssumedUse is the part of a GPU that runs are taken to use of which only that can't be read; 0 = they teach nothing.
+	// AssumedUse is the fraction of a GPU that a run is assumed to use if only its use can't be read; 0 = learn nothing
+	// from such runs.
 	AssumedUse float64
 }
 
@@ -53,22 +54,22 @@ func of(db *sql.DB, err error) (*Store, error) {
 	return &Store{db: db, now: time.Now}, nil
 }
 
-// DB is the database, for the journal.
+// DB returns the database, for the journal.
 func (s *Store) DB() *sql.DB { return s.db }
 
 // Close closes the database.
 func (s *Store) Close() error { return s.db.Close() }
 
-// SetApp remembers which application a job runs, as it was recognised while the job waited.
+// SetApp stores the application of a job, recognised while the job waited.
 func (s *Store) SetApp(ctx context.Context, ref, user, app string) error {
 	_, err := s.db.ExecContext(ctx, `INSERT INTO jobs (ref, user, app, seen) VALUES (?, ?, ?, ?)
 		ON CONFLICT (ref) DO UPDATE SET user = excluded.user, app = excluded.app, seen = excluded.seen`,
 		ref, user, app, s.now().UnixNano())
-	return database.Wrap(err, "remember application of job %s", ref)
+	return database.Wrap(err, "write application of job %s", ref)
 }
 
-// AppOf returns the application remembered for a user's job, "" = none. Slurm gives numbers of
-// jobs out again: what is remembered of another user's job of that number is none of this one's.
+// AppOf returns the stored application of a user's job, "" = none. Slurm reuses job numbers, so the stored job counts
+// only if it was this user's.
 func (s *Store) AppOf(ctx context.Context, ref, user string) (app string, err error) {
 	owner, app, err := s.job(ctx, ref)
 	if owner != user {
@@ -77,7 +78,7 @@ func (s *Store) AppOf(ctx context.Context, ref, user string) (app string, err er
 	return app, err
 }
 
-// OwnerOf returns the user of the last job of that number, "" = not known.
+// OwnerOf returns the user of the last job with that number, "" = unknown.
 func (s *Store) OwnerOf(ctx context.Context, ref string) (user string, err error) {
 	user, _, err = s.job(ctx, ref)
 	return user, err
@@ -91,8 +92,9 @@ func (s *Store) job(ctx context.Context, ref string) (user, app string, err erro
 	return user, app, database.Wrap(err, "find application of job %s", ref)
 }
 
-// AddRecord keeps a record of a run of app ("" = not recognised), and reports whether it is new. The same record twice
-// is no error. Whether the run was complete is not in its record, so nothing is learned from it yet; see Learn.
+// AddRecord stores the record of a run of app ("" = not recognised), and reports whether the record is new. Adding it
+// twice is not an error. Nothing is learned from it yet, since a record doesn't say whether its run was complete; see
+// Learn.
 func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (isNew bool, err error) {
 	err = database.Tx(ctx, s.db, func(tx *sql.Tx) error {
 		if err := noteCards(ctx, tx, r); err != nil {
@@ -108,10 +110,10 @@ func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (i
 		isNew = n > 0
 		return err
 	})
-	return isNew, database.Wrap(err, "keep record of job %s", r.Ref())
+	return isNew, database.Wrap(err, "write record of job %s", r.Ref())
 }
 
-// own holds a user's own profiles of an application, by card; user "" = the whole site's.
+// own returns a user's own profiles of an application, by card; user "" = the site's.
 func own(ctx context.Context, q database.Querier, user, app string) (map[string]*rlcore.Profile, error) {
 	out := map[string]*rlcore.Profile{}
 	err := database.Each(ctx, q, func(rows *sql.Rows) error {
@@ -125,7 +127,7 @@ func own(ctx context.Context, q database.Querier, user, app string) (map[string]
 
 func put(ctx context.Context, q database.Querier, user string, p *rlcore.Profile, now time.Time) error {
 	body := *p
-	body.Owner = "" // the column says it
+	body.Owner = "" // column user has it
 	if _, err := q.ExecContext(ctx, `INSERT INTO profiles (user, app, card, updated, body) VALUES (?, ?, ?, ?, ?)
 		ON CONFLICT (user, app, card) DO UPDATE SET updated = excluded.updated, body = excluded.body`,
 		user, p.App, p.Card, now.UnixNano(), database.JSON(&body)); err != nil {
@@ -134,9 +136,9 @@ func put(ctx context.Context, q database.Querier, user string, p *rlcore.Profile
 	return nil
 }
 
-// Lookup returns the profile of a user's application on a card, "" = on that where it is fastest: the user's own
-// where there is one, else the site's. The runs of one user change nothing for another's jobs. Returns ErrNotFound,
-// also where the application has run on other cards only and how they compare isn't known.
+// Lookup returns the profile of a user's application on a card, or with card "" on its fastest card: the user's own
+// profile, else the site's. One user's runs never affect another's jobs. The error is ErrNotFound if there is none, or
+// if the application has run on other cards only and how these compare is unknown.
 func (s *Store) Lookup(ctx context.Context, user, app, card string) (*rlcore.Profile, error) {
 	for _, owner := range slices.Compact([]string{user, ""}) {
 		of, err := own(ctx, s.db, owner, app)
@@ -155,7 +157,7 @@ func (s *Store) Lookup(ctx context.Context, user, app, card string) (*rlcore.Pro
 	return nil, fmt.Errorf("%w of %s", ErrNotFound, app)
 }
 
-// Known returns what is known of a user's application on a card, as Lookup does; nil = nothing, or it has no name.
+// Known is Lookup that returns nil in place of ErrNotFound, and for app "".
 func (s *Store) Known(ctx context.Context, user, app, card string) (*rlcore.Profile, error) {
 	if app == "" {
 		return nil, nil
@@ -167,7 +169,7 @@ func (s *Store) Known(ctx context.Context, user, app, card string) (*rlcore.Prof
 	return p, err
 }
 
-// Entry is a profile and its user; User "" = the whole site.
+// Entry is a profile and its user; User "" = the site.
 type Entry struct {
 	User    string          `json:"user"`
 	Updated time.Time       `json:"updated"`
@@ -192,14 +194,14 @@ func (s *Store) list(ctx context.Context, where string, args ...any) ([]Entry, e
 	return out, database.Wrap(err, "list profiles")
 }
 
-// Listed is a profile with what its application's script says of it.
+// Listed is a profile with the family and sizes of its application.
 type Listed struct {
 	Entry
 	Family string       `json:"family,omitempty"`
 	Sizes  []appid.Size `json:"sizes,omitempty"`
 }
 
-// Listing returns all profiles, or those that count for a user: its own and the site's.
+// Listing returns all profiles, or the ones that apply to a user: the user's own and the site's.
 func (s *Store) Listing(ctx context.Context, user string, all bool) ([]Listed, error) {
 	entries, err := s.list(ctx, `?1 OR user IN (?2, '')`, all, user)
 	out := []Listed{}
@@ -213,8 +215,8 @@ func (s *Store) Listing(ctx context.Context, user string, all bool) ([]Listed, e
 	return out, err
 }
 
-// Forget removes an application's profiles: one user's, or with user "*" all. It
-// returns how many there were; the runs stay.
+// Forget deletes an application's profiles of a user, or with user "*" of all users, and returns their number. Records
+// stay.
 func (s *Store) Forget(ctx context.Context, user, app string) (int64, error) {
 	res, err := s.db.ExecContext(ctx, `DELETE FROM profiles WHERE app = ?1 AND (?2 = '*' OR user = ?2)`, app, user)
 	if err != nil {
@@ -223,16 +225,16 @@ func (s *Store) Forget(ctx context.Context, user, app string) (int64, error) {
 	return res.RowsAffected()
 }
 
-// Tidy removes jobs, and applications without a profile, that were last seen before the given time.
+// Tidy deletes jobs, and applications without a profile, last seen before the given time.
 func (s *Store) Tidy(ctx context.Context, before time.Time) error {
 	_, err := s.db.ExecContext(ctx, `DELETE FROM jobs WHERE seen < ?1; DELETE FROM families WHERE seen < ?1 AND NOT EXISTS
 		(SELECT 1 FROM profiles p WHERE p.user = families.user AND p.app = families.app)`, before.UnixNano())
 	return database.Wrap(err, "remove old jobs and applications")
 }
 
-// Learn makes a run with a time limit of limitS, s (0 = none), part of the profile of (its user, its application), and
-// reports whether it could: only a solo run of one GPU with a stored series counts. cut: it was ended before its own
-// end. Such a run is believed until one has come to its own.
+// Learn merges a run into its user's profile of the application, and reports whether it could: it needs a solo run on
+// one GPU with a stored series. limitS is the run's time limit, s (0 = none). cut: the run was ended early. Such a run
+// counts only until the application has a complete one.
 func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record, limitS float64, cut bool) (bool, error) {
 	if app == "" || !r.Solo() || len(r.GPUs) != 1 || r.Cut {
 		return false, nil
@@ -242,7 +244,7 @@ func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record, limitS
 		run, err = gpuprof.ProfileOf(app, assuming(r, s.AssumedUse))
 	}
 	if err != nil {
-		return false, nil // it has nothing to learn from
+		return false, nil // the record is too incomplete
 	}
 	run.Past = []rlcore.Past{{SoloS: run.DurationS, LimitS: limitS}}
 	if cut {
@@ -264,25 +266,28 @@ func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record, limitS
 	return true, database.Wrap(err, "learn from job %s", r.Ref())
 }
 
-// cutShort is the profile that a run makes likely which was ended before its own end: one as long as is assumed of a
-// job of which only the limit is known, and no shorter than the run. From there on it uses what the run used on
-// average, and the most memory that the run held. Like an imported profile it counts no runs.
+// cutShort extrapolates the profile of a run that was ended early. Its duration is the one assumed for an unknown job
+// with this limit, and no less than the run's. The added part has the run's mean use and peak memory. Like an imported
+// profile it counts no runs.
 func cutShort(run *rlcore.Profile, limitS float64) *rlcore.Profile {
 	assumed := job.AskedProfile("", run.App, limitS, 0)
 	rest := run.Mean()
 	rest.MemMiB = run.Peak().MemMiB
 	q := *run
 	q.Series = append(slices.Clone(run.Series), rest)
-	q.DurationS, q.DurationSD = max(run.DurationS, assumed.DurationS), assumed.DurationSD
-	q.Runs, q.Past = 0, nil
+	q.DurationS = max(run.DurationS, assumed.DurationS)
+	q.DurationSD = assumed.DurationSD
+	q.Runs = 0
+	q.Past = nil
 	q.Source += ", which was ended before its end"
 	return &q
 }
 
-// assuming returns a record with an assumed use of the GPU, where that is unknown.
+// assuming returns the record with the given use in place of an unknown use of the GPU.
 func assuming(r *gpuprof.Record, use float64) *gpuprof.Record {
 	out := *r
-	gpu, core := gpuprof.Recorded[gpuprof.FigGPU].Name, gpuprof.Recorded[gpuprof.FigCore].Name
+	gpu := gpuprof.Recorded[gpuprof.FigGPU].Name
+	core := gpuprof.Recorded[gpuprof.FigCore].Name
 	out.Series = slices.Clone(r.Series)
 	for i := range out.Series {
 		if slices.Contains(r.Unknown, gpu) {
@@ -297,7 +302,7 @@ func assuming(r *gpuprof.Record, use float64) *gpuprof.Record {
 }
 
 // Ran adds a run's length to the user's own profile of an application on a card, if there is one. It changes nothing
-// else of it: what a run beside others uses by itself isn't known.
+// else, since a sharer's own use of the GPU is unknown.
 func (s *Store) Ran(ctx context.Context, user, app, card string, x rlcore.Past) error {
 	err := database.Tx(ctx, s.db, func(tx *sql.Tx) error {
 		of, err := own(ctx, tx, user, app)
@@ -311,9 +316,9 @@ func (s *Store) Ran(ctx context.Context, user, app, card string, x rlcore.Past) 
 	return database.Wrap(err, "learn how long %s took", app)
 }
 
-// ReadProfiles reads profiles from a file: JSON (an array of profiles, with their
-// series) or CSV (app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,
-// step_ms: one constant use an application). An error names file, line and column.
+// ReadProfiles reads profiles from a file: JSON (an array of profiles, with series) or CSV (app, duration_s, gpu_util,
+// mem_util, mem_mib, sm_util, pcie_mbps, step_ms: one constant use for each application). Errors name the file, and in
+// CSV line and column.
 func ReadProfiles(path string) ([]*rlcore.Profile, error) {
 	f, err := os.Open(filepath.Clean(path))
 	if err != nil {
@@ -339,10 +344,10 @@ func ParseJSON(r io.Reader) ([]*rlcore.Profile, error) {
 		return nil, fmt.Errorf("not a list of profiles: %w", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the list of profiles: a file has one list")
+		return nil, errors.New("text after the list of profiles: a file has one list")
 	}
 	if len(out) == 0 {
-		return nil, errors.New("no profile in it")
+		return nil, errors.New("the list of profiles is empty")
 	}
 	type key struct{ app, card string }
 	seen := map[key]bool{}
@@ -362,8 +367,8 @@ func ParseJSON(r io.Reader) ([]*rlcore.Profile, error) {
 	return out, nil
 }
 
-// ParseCSV reads profiles as table.ReadProfiles does. What gives no memory is no profile: the guard would let anything
-// share the GPU with it. An empty gpu_util counts as 100 %, an empty sm_util as much as gpu_util.
+// ParseCSV reads profiles with table.ReadProfiles. mem_mib must not be empty: without it the guard would let any job
+// share the GPU. An empty gpu_util counts as 100 %, an empty sm_util as gpu_util.
 func ParseCSV(r io.Reader, name string) ([]*rlcore.Profile, error) {
 	return table.ReadProfiles(r, name, &table.ProfileRules{
 		Columns: []string{"app", "duration_s", "gpu_util", "mem_mib"}, Values: []string{"duration_s", "mem_mib"},
