@@ -185,8 +185,8 @@ func TestHostileTenant(t *testing.T) {
 		if err != nil || json.Unmarshal([]byte(out), &story) != nil {
 			t.Errorf("ann asks what became of her job: %s, %v", out, err)
 		}
-		for i := range story.Outcomes {
-			together += len(story.Outcomes[i].With)
+		for i := range story.Runs {
+			together += len(story.Runs[i].CoRunners)
 		}
 		for i := range story.Groups {
 			together += len(story.Groups[i].Members) - 1

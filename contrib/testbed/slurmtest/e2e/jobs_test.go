@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/user"
@@ -39,7 +38,7 @@ func (r *world) learned(app string, cards, runs int, run func() string) map[stri
 		r.until("an outcome of job "+id, func() bool {
 			var story journal.Story
 			r.command(&story, "why", id)
-			return len(story.Outcomes) > 0
+			return len(story.Runs) > 0
 		})
 	}
 	r.t.Fatalf("in vain: profiles of %s on %d cards, of %d runs", app, cards, runs)
@@ -219,10 +218,8 @@ run() {
 			// Applications crash again when it is known that they have: the run before has been judged.
 			if last := crashed[app]; last != "" {
 				r.until("the outcome of "+last, func() bool {
-					var story struct {
-						Outcomes []json.RawMessage `json:"outcomes"`
-					}
-					return r.Get("/v1/why/"+last, &story) == nil && len(story.Outcomes) > 0
+					var story journal.Story
+					return r.Get("/v1/why/"+last, &story) == nil && len(story.Runs) > 0
 				})
 			}
 			fault := ""

@@ -6,6 +6,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
 // soonAgain has jobs that are put back start again soon.
@@ -41,15 +42,10 @@ func TestTimeIsLentBack(t *testing.T) {
 	if f["TimeLimit"] != "00:02:00" && f["TimeLimit"] != "00:03:00" {
 		t.Errorf("its limit was %s", f["TimeLimit"])
 	}
-	var story struct {
-		Changes  []struct{ Step, Result string }
-		Outcomes []struct {
-			LentS float64 `json:"lent_s"`
-		}
-	}
-	r.until("the run's outcome", func() bool { return r.Get("/v1/why/"+task, &story) == nil && len(story.Outcomes) > 0 })
-	if story.Outcomes[0].LentS < 60 {
-		t.Errorf("%g s were lent", story.Outcomes[0].LentS)
+	var story journal.Story
+	r.until("the run's outcome", func() bool { return r.Get("/v1/why/"+task, &story) == nil && len(story.Runs) > 0 })
+	if story.Runs[0].Ending.LentS < 60 {
+		t.Errorf("%g s were lent", story.Runs[0].Ending.LentS)
 	}
 	extended := 0
 	for _, c := range story.Changes {
