@@ -1,35 +1,79 @@
 package interference
 
-import "github.com/slurmbridge/slurmbridge/rlcore"
+import (
+	"slices"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
 
 // Overlap is a job that shared the GPU during part of a run.
 type Overlap struct {
-	Profile *rlcore.Profile // nil = application unknown
-	S       float64         // how long both jobs ran together, s
+	Profile    *rlcore.Profile // nil = application unknown
+	FromS, ToS float64         // when it was there, s from the run's start
 }
 
-// A co-run teaches something only where each other job was present for most of the
-// run or for hardly any of it; the effects of anything in between can't be separated.
-const mostly, hardly = 0.7, 0.1
+// Company is the applications that shared the GPU of a run at the same time.
+type Company struct {
+	With []*rlcore.Profile // one for each job, in the order of their identities
+	Part float64           // of the run for which they did, 0..1
+}
 
-// CoRunners returns the jobs that shared the GPU for most of a run of runS seconds, and the mean
-// fraction (0..1) of the run for which they did. It returns false if the run teaches nothing: it
-// was alone, or another job was unknown or present for a part of the run that can't be separated.
-func CoRunners(runS float64, others []Overlap) (with []*rlcore.Profile, part float64, ok bool) {
+// hardly is the part of a run below which it says nothing of a company.
+const hardly = 0.1
+
+// Companies returns the companies of a run of runS seconds that lasted for more than hardly, and the part of the run
+// for which it shared its GPU at all, 0..1. A run next to an unknown job for more than hardly has none.
+//
+// All companies of a run count, however often they changed. A run that takes longer than its co-runners meets further
+// jobs: if only runs with the same co-runners nearly all along taught something, long runs would be missing, and
+// slowdowns would be learned too low.
+func Companies(runS float64, others []Overlap) (all []Company, part float64) {
+	var cuts []float64
 	for _, o := range others {
-		switch share := o.S / runS; {
-		case share <= hardly:
-		case share < mostly || o.Profile == nil:
-			return nil, 0, false
+		cuts = append(cuts, o.FromS, o.ToS)
+	}
+	slices.Sort(cuts)
+	unknown := 0.0
+	for i := 1; i < len(cuts); i++ {
+		from, to := cuts[i-1], cuts[i]
+		length := (min(to, runS) - max(from, 0)) / runS
+		there := others[:0:0]
+		for _, o := range others {
+			if o.FromS <= from && to <= o.ToS {
+				there = append(there, o)
+			}
+		}
+		switch {
+		case !(length > 0) || len(there) == 0:
+			continue
+		case slices.ContainsFunc(there, func(o Overlap) bool { return o.Profile == nil }):
+			unknown += length
 		default:
-			with = append(with, o.Profile)
-			part += min(share, 1)
+			all = add(all, there, length)
+		}
+		part += length
+	}
+	if unknown > hardly {
+		return nil, 0
+	}
+	return slices.DeleteFunc(all, func(c Company) bool { return c.Part <= hardly }), part
+}
+
+// add adds a part of a run, for which known jobs were there, to the companies of the run.
+func add(all []Company, there []Overlap, part float64) []Company {
+	c := Company{Part: part}
+	for _, o := range there {
+		c.With = append(c.With, o.Profile)
+	}
+	slices.SortFunc(c.With, func(a, b *rlcore.Profile) int { return a.Identity().Compare(b.Identity()) })
+	for i := range all {
+		same := func(a, b *rlcore.Profile) bool { return a.Identity() == b.Identity() }
+		if slices.EqualFunc(all[i].With, c.With, same) {
+			all[i].Part += part
+			return all
 		}
 	}
-	if len(with) == 0 {
-		return nil, 0, false
-	}
-	return with, part / float64(len(with)), true
+	return append(all, c)
 }
 
 // CoRunSlowdown returns the slowdown while sharing of a run that took runS seconds instead of soloS and shared the GPU

@@ -4,31 +4,47 @@ import (
 	"math"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-func TestCompany(t *testing.T) {
+// A run of 100 s teaches of all companies that it had for more than a tenth of its time, one after the other or at once.
+func TestCompanies(t *testing.T) {
 	a, b := &rlcore.Profile{App: "a"}, &rlcore.Profile{App: "b"}
 	for name, c := range map[string]struct {
 		others []Overlap
-		want   int // how many count; 0 = nothing is said
+		want   map[string]float64 // parts of the run, by the names of those who were there
 		part   float64
 	}{
-		"alone":                  {nil, 0, 0},
-		"with one all along":     {[]Overlap{{a, 100}}, 1, 1},
-		"one for most":           {[]Overlap{{a, 80}}, 1, 0.8},
-		"two, one passing by":    {[]Overlap{{a, 90}, {b, 5}}, 1, 0.9},
-		"two":                    {[]Overlap{{a, 90}, {b, 70}}, 2, 0.8},
-		"only passing by":        {[]Overlap{{a, 9}}, 0, 0},
-		"half of it":             {[]Overlap{{a, 50}}, 0, 0},
-		"one more for half":      {[]Overlap{{a, 90}, {b, 50}}, 0, 0},
-		"unknown":                {[]Overlap{{nil, 90}}, 0, 0},
-		"unknown and passing by": {[]Overlap{{a, 90}, {nil, 2}}, 1, 0.9},
-		"clocks that disagree":   {[]Overlap{{a, 101}}, 1, 1},
+		"alone":                    {nil, nil, 0},
+		"with one all along":       {[]Overlap{{a, 0, 100}}, map[string]float64{"a": 1}, 1},
+		"one for a part":           {[]Overlap{{a, 20, 50}}, map[string]float64{"a": .3}, .3},
+		"one passing by":           {[]Overlap{{a, 20, 29}}, nil, .09},
+		"one, and another passing": {[]Overlap{{a, 0, 90}, {b, 0, 5}}, map[string]float64{"a": .85}, .9},
+		"one after the other":      {[]Overlap{{a, 0, 60}, {b, 60, 80}}, map[string]float64{"a": .6, "b": .2}, .8},
+		"one and the same again":   {[]Overlap{{a, 0, 40}, {b, 40, 60}, {a, 60, 90}}, map[string]float64{"a": .7, "b": .2}, .9},
+		"two at once":              {[]Overlap{{b, 20, 80}, {a, 0, 50}}, map[string]float64{"a": .2, "ab": .3, "b": .3}, .8},
+		"two of one at once":       {[]Overlap{{a, 0, 50}, {a, 0, 50}}, map[string]float64{"aa": .5}, .5},
+		"unknown":                  {[]Overlap{{a, 0, 50}, {nil, 50, 90}}, nil, 0},
+		"unknown and passing by":   {[]Overlap{{a, 0, 90}, {nil, 0, 2}}, map[string]float64{"a": .88}, .9},
+		"clocks that disagree":     {[]Overlap{{a, -5, 101}}, map[string]float64{"a": 1}, 1},
 	} {
-		with, part, ok := CoRunners(100, c.others)
-		if ok != (c.want > 0) || len(with) != c.want || math.Abs(part-c.part) > 1e-12 {
-			t.Errorf("%s: %d for %v of it, %v; want %d for %v", name, len(with), part, ok, c.want, c.part)
+		all, part := Companies(100, c.others)
+		got := map[string]float64(nil)
+		for _, x := range all {
+			if got == nil {
+				got = map[string]float64{}
+			}
+			names := ""
+			for _, p := range x.With {
+				names += p.App
+			}
+			got[names] += x.Part
+		}
+		if diff := cmp.Diff(c.want, got, cmpopts.EquateApprox(0, 1e-12)); diff != "" || math.Abs(part-c.part) > 1e-12 {
+			t.Errorf("%s: accompanied for %v of it, want %v; %s", name, part, c.part, diff)
 		}
 	}
 	if got := CoRunSlowdown(120, 100, 0.5); math.Abs(got-1.4) > 1e-12 {

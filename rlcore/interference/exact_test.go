@@ -90,7 +90,7 @@ func TestPosteriorIsExact(t *testing.T) {
 				for j := range i {
 					k.SetSym(i, j, covariance(xs[i], xs[j], &fs[i], &fs[j], false))
 				}
-				k.SetSym(i, i, covariance(xs[i], xs[i], &fs[i], &fs[i], true)+noiseSD*noiseSD/float64(cells[i].n))
+				k.SetSym(i, i, covariance(xs[i], xs[i], &fs[i], &fs[i], true)+noiseSD*noiseSD/cells[i].n)
 				seen.SetVec(i, cells[i].value())
 				with.SetVec(i, covariance(x, xs[i], &f, &fs[i], name(x) == name(xs[i])))
 			}

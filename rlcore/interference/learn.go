@@ -66,25 +66,29 @@ type key [2 + maxOthers]int32
 // cell is what was observed of one application with the same co-runners.
 type cell struct {
 	key key
-	n   int
-	sum float64 // of z_seen − z_law
-	lo  float64 // the lowest and the highest of them
-	hi  float64
+	n   float64 // sum of the observations' weights
+	sum float64 // of weight · (z_seen − z_law)
+	lo  sight   // the lowest and the highest of them
+	hi  sight
 	// x is the mean of the observations' traits: profiles change a little with every run alone.
 	x traits
 }
+
+// sight is z_seen − z_law of one observation, and its weight, up to 1.
+type sight struct{ off, weight float64 }
 
 // value returns the cell's mean z_seen − z_law without outliers: the lowest and the highest are
 // left out if there are more.
 func (c *cell) value() float64 {
 	if c.n < 3 {
-		return clamp(c.sum/float64(c.n), surprise)
+		return clamp(c.sum/c.n, surprise)
 	}
-	return clamp((c.sum-c.lo-c.hi)/float64(c.n-2), surpriseN)
+	rest := c.sum - c.lo.weight*c.lo.off - c.hi.weight*c.hi.off
+	return clamp(rest/(c.n-c.lo.weight-c.hi.weight), surpriseN)
 }
 
 // variance returns that of value around the sum of the other terms.
-func (c *cell) variance() float64 { return cellSD*cellSD + noiseSD*noiseSD/float64(c.n) }
+func (c *cell) variance() float64 { return cellSD*cellSD + noiseSD*noiseSD/c.n }
 
 func clamp(v, bound float64) float64 { return max(-bound, min(bound, v)) }
 
@@ -283,7 +287,7 @@ func (l *learned) withCell(x []term, mean, v float64) (z, sd float64) {
 		return mean, math.Sqrt(v + cellSD*cellSD)
 	}
 	// The cell's own term given the other terms, exact; see Gelman et al., Bayesian Data Analysis, ch. 5.
-	noise := noiseSD * noiseSD / float64(c.n)
+	noise := noiseSD * noiseSD / c.n
 	own := cellSD * cellSD / (cellSD*cellSD + noise)
 	return mean + own*(c.value()-mean), math.Sqrt((1-own)*(1-own)*v + own*noise)
 }
@@ -297,9 +301,9 @@ const (
 	mostScale   = 2.0 // and 1/mostScale: users' co-runs count for all users
 )
 
-// judge compares what is believed of a new cell of two with what was seen of it.
+// judge compares what is believed of a new cell of two with what was seen of it in most of a run.
 func (l *learned) judge(x []term, seen *cell) {
-	if len(x) != 3 || l.cellOf(x) != nil {
+	if len(x) != 3 || l.cellOf(x) != nil || seen.n < 0.5 {
 		return
 	}
 	b := belief{z: seen.x[slope]/slopeSD + usualZ, doubt: 1, prior: priorVariance(x, &seen.x), unseen: l.unseen}

@@ -62,7 +62,7 @@ func observe(m *Model, all []corun) {
 // all shows the model a co-run of which all slowdowns are known.
 func (m *Model) all(spec *rlcore.GPUSpec, members []*rlcore.Profile, slow ...float64) {
 	for i, s := range slow {
-		m.Observe(spec, slices.Concat(members[i:], members[:i]), s, math.NaN())
+		m.Observe(spec, slices.Concat(members[i:], members[:i]), s, math.NaN(), 1)
 	}
 }
 
@@ -245,11 +245,11 @@ func TestOneAbsurdObservation(t *testing.T) {
 func TestObserveIgnoresWhatCannotBe(t *testing.T) {
 	m := New(&contention.MPS)
 	ab := pairOf("a", "b", 0.8, 0.8)
-	m.Observe(anyCard, nil, 2, math.NaN())
+	m.Observe(anyCard, nil, 2, math.NaN(), 1)
 	m.all(anyCard, ab[:1], 1)
 	m.all(anyCard, []*rlcore.Profile{ab[0], nil}, 2, 2)
 	m.all(anyCard, []*rlcore.Profile{ab[0], {App: "c"}}, 2, 2)
-	m.Observe(anyCard, slices.Repeat(ab[:1], 17), 2, math.NaN())
+	m.Observe(anyCard, slices.Repeat(ab[:1], 17), 2, math.NaN(), 1)
 	m.all(anyCard, ab, math.NaN(), -1)
 	if l := m.way(anyCard).learned; len(l.cells) != 0 || len(l.names) != 0 {
 		t.Errorf("learned %+v", l)

@@ -19,9 +19,10 @@ type Lesson struct {
 	Owners []string `json:"owners,omitempty"`
 	// Sharing is the card's way of sharing, as GPUSpec names it.
 	Sharing string `json:"sharing,omitempty"`
-	// Slowdown is the one observed, Off its z_seen − z_law (see learn.go).
+	// Slowdown is the one observed, Off its z_seen − z_law (see learn.go), Weight as Observe has it.
 	Slowdown float64 `json:"slowdown"`
 	Off      float64 `json:"off"`
+	Weight   float64 `json:"weight"`
 	// Law is the slowdown by the law, averaged over how phases may meet, Alone what victim and aggressors use alone.
 	Law   float64 `json:"law"`
 	Alone []Alone `json:"alone"`
@@ -35,14 +36,15 @@ type Alone struct {
 }
 
 // Lesson returns what Observe would learn of a co-run, without learning it; false where the co-run teaches nothing.
-func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted float64) (Lesson, bool) {
+func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted, weight float64,
+) (Lesson, bool) {
 	if !observable(members) || !known(slowdown) {
 		return Lesson{}, false
 	}
 	law, off, _ := m.compare(spec, members, slowdown, predicted)
 	l := Lesson{
 		Card: spec.Model, Sharing: spec.Sharing, Victim: members[0].App, Owner: members[0].Owner,
-		Slowdown: slowdown, Law: law, Off: off,
+		Slowdown: slowdown, Law: law, Off: off, Weight: weight,
 	}
 	for _, p := range members {
 		u := p.Mean()
@@ -68,11 +70,12 @@ func (m *Model) Take(l *Lesson) {
 		}
 	}
 	f, ok := l.traits()
-	if len(members) < 2 || len(members) > maxOthers+1 || !known(l.Slowdown) || !ok {
+	ok = ok && known(l.Slowdown) && l.Weight >= hardly*hardly && l.Weight <= 1
+	if !ok || len(members) < 2 || len(members) > maxOthers+1 {
 		return
 	}
 	spec := &rlcore.GPUSpec{Model: l.Card, Sharing: l.Sharing}
-	m.learn(m.way(spec), spec, members, seen(l.Off, &f), true)
+	m.learn(m.way(spec), spec, members, seen(l.Off, l.Weight, &f), true)
 }
 
 // traits returns the victim's traits; false where what members use can't be.

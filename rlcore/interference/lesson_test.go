@@ -26,8 +26,9 @@ func TestLessons(t *testing.T) {
 			if rapid.Bool().Draw(t, "followed") {
 				predicted = rapid.Float64Range(1, 3).Draw(t, "predicted")
 			}
+			weight := rapid.Float64Range(0.01, 1).Draw(t, "weight")
 			want := first.Clone()
-			l, ok := first.Lesson(c.spec, c.members, c.slow[0], predicted)
+			l, ok := first.Lesson(c.spec, c.members, c.slow[0], predicted, weight)
 			if !ok {
 				continue
 			}
@@ -38,7 +39,7 @@ func TestLessons(t *testing.T) {
 				t.Fatal(err)
 			}
 			second.Take(&stored)
-			want.Observe(c.spec, c.members, c.slow[0], predicted)
+			want.Observe(c.spec, c.members, c.slow[0], predicted, weight)
 			if a, b := predictions(first, c), predictions(want, c); !same(a, b) {
 				t.Fatalf("a lesson teaches %v, the co-run itself %v", a, b)
 			}

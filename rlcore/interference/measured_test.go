@@ -88,7 +88,7 @@ func measuredSets(t testing.TB) (out []measuredSet) {
 // observe shows the model rows of a table.
 func (s *measuredSet) observe(m *Model, rows []Pair) {
 	for i := range rows {
-		m.Observe(anyCard, rows[i].Members(s.profiles), rows[i].Slowdown, math.NaN())
+		m.Observe(anyCard, rows[i].Members(s.profiles), rows[i].Slowdown, math.NaN(), 1)
 	}
 }
 

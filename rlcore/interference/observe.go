@@ -13,11 +13,11 @@ import (
 // ÷ alone, where Pace had predicted predicted over the run as it was, so that a phase without contention isn't taken
 // for co-runners that never contend. With predicted NaN the law's average over how phases may meet stands in. A
 // slowdown that isn't a positive finite number teaches nothing; one below 1 counts as 1. Nothing is learned from a
-// single member, nor from more than 16.
-func (m *Model) Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted float64) {
+// single member, nor from more than 16. The observation counts as so much of one as weight says, above 0 and up to 1.
+func (m *Model) Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted, weight float64) {
 	if observable(members) && known(slowdown) {
 		_, off, f := m.compare(spec, members, slowdown, predicted)
-		m.learn(m.way(spec), spec, members, seen(off, &f), members[0].Owner != "")
+		m.learn(m.way(spec), spec, members, seen(off, weight, &f), members[0].Owner != "")
 	}
 }
 
@@ -57,9 +57,9 @@ func observable(members []*rlcore.Profile) bool {
 }
 
 // seen returns one observation of a cell: z_seen − z_law = off, with traits f.
-func seen(off float64, f *traits) cell {
-	off = clamp(off, surpriseN)
-	return cell{n: 1, sum: off, lo: off, hi: off, x: *f}
+func seen(off, weight float64, f *traits) cell {
+	one := sight{clamp(off, surpriseN), weight}
+	return cell{n: weight, sum: weight * one.off, lo: one, hi: one, x: *f}
 }
 
 // learn adds an observation of members[0]; with others also as one of any user's application of that name.
@@ -167,8 +167,13 @@ func (l *learned) record(x []term, extra *cell) (c *cell, was cell) {
 	was = *c
 	c.n += extra.n
 	c.sum += extra.sum
-	c.lo, c.hi = min(c.lo, extra.lo), max(c.hi, extra.hi)
-	part := float64(extra.n) / float64(c.n)
+	if extra.lo.off < c.lo.off {
+		c.lo = extra.lo
+	}
+	if extra.hi.off > c.hi.off {
+		c.hi = extra.hi
+	}
+	part := extra.n / c.n
 	floats.Scale(1-part, c.x[:])
 	floats.AddScaled(c.x[:], part, extra.x[:])
 	return c, was

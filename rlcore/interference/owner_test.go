@@ -77,7 +77,7 @@ func TestOthersAreAPrior(t *testing.T) {
 		predicted(m, owned("bob", ab...)).Slowdown; !(own < bob && bob < law) {
 		t.Errorf("ann's slowdown %.3f, bob's %.3f, by the law %.3f", own, bob, law)
 	}
-	l, ok := m.Lesson(anyCard, owned("ann", ab...), 1.05, math.NaN())
+	l, ok := m.Lesson(anyCard, owned("ann", ab...), 1.05, math.NaN(), 1)
 	if !ok || l.Owner != "ann" || len(l.Owners) != 1 || l.Owners[0] != "ann" {
 		t.Errorf("lesson %+v", l)
 	}

@@ -39,7 +39,7 @@ func TestWaysOfSharing(t *testing.T) {
 	if got := ask(m, &turns); got.Slowdown < was.Slowdown+0.2 {
 		t.Errorf("in turns %+v, after a co-run %+v", was, got)
 	}
-	l, ok := m.Lesson(&turns, ab, 3, math.NaN())
+	l, ok := m.Lesson(&turns, ab, 3, math.NaN(), 1)
 	other := New(&contention.MPS)
 	other.Take(&l)
 	if !ok || ask(other, &turns).Slowdown < was.Slowdown+0.2 || ask(other, &mps) != known {
@@ -59,7 +59,7 @@ func TestLessonsAreBounded(t *testing.T) {
 		for range rapid.IntRange(1, 5).Draw(t, "lessons") {
 			m.Take(&Lesson{
 				Victim: "a", Others: []string{"b"}, Slowdown: odd.Draw(t, "slowdown"), Off: odd.Draw(t, "off"),
-				Law: odd.Draw(t, "law"),
+				Law: odd.Draw(t, "law"), Weight: rapid.OneOf(rapid.Just(1.0), odd).Draw(t, "weight"),
 				Alone: []Alone{
 					{odd.Draw(t, "gpu"), odd.Draw(t, "mem"), odd.Draw(t, "step")},
 					{odd.Draw(t, "gpu"), odd.Draw(t, "mem"), odd.Draw(t, "step")},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 )
 
 // segment is a part of a profile with constant use.
@@ -25,6 +26,7 @@ type member struct {
 	estSlow float64 // slowdown as the Predictor has it
 	startS  float64
 	latestS float64 // when its limit ends it; +Inf = never
+	met     []interference.Overlap
 }
 
 func (m *member) segment() *segment { return &m.segs[m.seg] }
@@ -35,17 +37,16 @@ type device struct {
 	spec     rlcore.GPUSpec
 	members  []member
 	atS      float64
-	nextS    float64             // when the next segment or job's time ends, at the present speeds
-	workS    float64             // solo work done so far, s
-	busy     float64             // fraction of time a kernel runs, at this instant
-	mem      float64             // MiB held at this instant
-	busyS    float64             // ∫ busy dt
-	memMiBS  float64             // ∫ mem dt
-	due      bool                // a decision is due
-	leftIdle bool                // the last decision left it idle though jobs were pending
-	wakeS    float64             // latest time of the next decision
-	inState  bool                // Sim.state holds the present members
-	met      map[meeting]float64 // how long two jobs were here together, s; for an Observer
+	nextS    float64 // when the next segment or job's time ends, at the present speeds
+	workS    float64 // solo work done so far, s
+	busy     float64 // fraction of time a kernel runs, at this instant
+	mem      float64 // MiB held at this instant
+	busyS    float64 // ∫ busy dt
+	memMiBS  float64 // ∫ mem dt
+	due      bool    // a decision is due
+	leftIdle bool    // the last decision left it idle though jobs were pending
+	wakeS    float64 // latest time of the next decision
+	inState  bool    // Sim.state holds the present members
 }
 
 // scratch keeps the event loop free of allocation.
@@ -97,7 +98,6 @@ func (s *Sim) sync(g int) {
 		return
 	}
 	d.atS = s.now
-	s.meet(d, dt)
 	d.busyS += d.busy * dt
 	d.memMiBS += d.mem * dt
 	for i := range d.members {

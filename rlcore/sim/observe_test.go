@@ -28,7 +28,7 @@ type witness struct {
 	broken, reassure int
 }
 
-func (w *witness) Observe(_ *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted float64) {
+func (w *witness) Observe(_ *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted, _ float64) {
 	x := observation{slow: slowdown, predicted: predicted}
 	for _, p := range members {
 		x.apps = append(x.apps, p.App)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim/site"
 )
@@ -289,8 +290,7 @@ func (s *Sim) end(g, k int) {
 	s.over(i, s.truth(i, g).DurationS)
 	believed := s.believed(&d.members[k])
 	s.plain.Ended(s.now, schedule.End{ID: s.jobs[i].ID, DoneS: believed})
-	s.remove(g, k)
-	s.learn(g, i, believed)
+	s.learn(g, i, believed, s.remove(g, k))
 }
 
 // kill ends a running job at its limit. Its work is lost; how far it had come is unknown to a site, so nothing is
@@ -298,7 +298,6 @@ func (s *Sim) end(g, k int) {
 func (s *Sim) kill(g, k int) {
 	m := &s.devs[g].members[k]
 	j := &s.jobs[m.job]
-	s.took(g, m.job)
 	j.timedOut = true
 	s.over(m.job, m.done)
 	s.plain.Ended(s.now, schedule.End{ID: j.ID})
@@ -318,7 +317,6 @@ const maxRestarts = 1
 func (s *Sim) fail(g, k int) {
 	i := s.devs[g].members[k].job
 	j := &s.jobs[i]
-	s.took(g, i)
 	j.failures++
 	s.oom++
 	if j.failures > maxRestarts {
@@ -328,9 +326,10 @@ func (s *Sim) fail(g, k int) {
 	s.enqueue(i)
 }
 
-// remove takes member k from GPU g; a foreign job, from all its GPUs.
-func (s *Sim) remove(g, k int) {
+// remove takes member k from GPU g; a foreign job, from all its GPUs. It returns whom the member met.
+func (s *Sim) remove(g, k int) (met []interference.Overlap) {
 	i := s.devs[g].members[k].job
+	met = s.part(g, k)
 	on := s.jobs[i].on
 	if on == nil {
 		on = []int{g}
@@ -344,4 +343,5 @@ func (s *Sim) remove(g, k int) {
 		s.refresh(g)
 		s.devs[g].due = true
 	}
+	return met
 }

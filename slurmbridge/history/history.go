@@ -335,8 +335,8 @@ func (h *History) company(ctx context.Context, rec *Record, app string, known lo
 	}
 	for _, n := range rec.Neighbours {
 		c := CoRunner{
-			Owner: n.User, OverlapS: max(0, n.To.Sub(n.From).Seconds()), AtEnd: rec.End.Sub(n.To) < atEnd,
-			Faulted: slices.Contains(rec.MPSFaultBy, n.JobID),
+			Owner: n.User, FromS: n.From.Sub(rec.Start).Seconds(), ToS: n.To.Sub(rec.Start).Seconds(),
+			AtEnd: rec.End.Sub(n.To) < atEnd, Faulted: slices.Contains(rec.MPSFaultBy, n.JobID),
 		}
 		if c.Ref, err = h.TaskName(ctx, n.JobID, rec.ControllerTime(n.From), rec.ControllerTime(n.To)); err != nil {
 			return nil, nil, err

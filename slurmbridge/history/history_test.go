@@ -196,10 +196,10 @@ func TestOutcomes(t *testing.T) {
 	for i := range k.records {
 		r := must.Get(h.Unjudged(ctx))(t)[0]
 		r.Ending.How.State, r.CoRunners = "FAILED", []CoRunner{{Ref: "8", App: "b"}}
-		r.Outcome = &Outcome{Lesson: &interference.Lesson{
+		r.Outcome = &Outcome{Lessons: []interference.Lesson{{
 			Card: "c", Victim: "a", Others: []string{"b"}, Slowdown: 1.5,
 			Off: 0.25,
-		}}
+		}}}
 		must.OK(t, h.Store(ctx, &r))
 		r.Outcome.Again = true
 		must.OK(t, h.Store(ctx, &r))

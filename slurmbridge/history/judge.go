@@ -135,7 +135,7 @@ func (j *Judgement) fellAlone(o *Outcome) bool {
 // runs out at once, time all along.
 func (j *Judgement) present() []rlcore.Identity {
 	return j.apps(func(c *CoRunner) bool {
-		return c.AtEnd || ranOutOfTime(j.Run.State()) && c.OverlapS > hardly*j.Run.DurationS()
+		return c.AtEnd || ranOutOfTime(j.Run.State()) && c.ToS-c.FromS > hardly*j.Run.DurationS()
 	})
 }
 
@@ -171,7 +171,7 @@ func (j *Judgement) measure(o *Outcome, b Beliefs) {
 		return
 	}
 	if measured && told {
-		o.Lesson = j.lesson(b, soloS)
+		o.Lessons = j.lessons(b, soloS)
 	}
 	if atLeast := r.DurationS() / r.Profile.LongS(); o.Contract > 0 && atLeast > o.Contract {
 		o.Broken, o.Slowdown = true, max(o.Slowdown, atLeast)
@@ -304,27 +304,26 @@ func (j *Judgement) overrun() Suspicion {
 	return Suspicion{Suspect: why, Ours: true, Fault: j.mayHaveBroken(), Blamed: j.present()}
 }
 
-func (j *Judgement) lesson(b Beliefs, soloS float64) *interference.Lesson {
+// lessons is what the run teaches of each company that it had.
+func (j *Judgement) lessons(b Beliefs, soloS float64) (all []interference.Lesson) {
 	r := j.Run
 	if j.Spec == nil {
 		return nil // it says nothing of any card
 	}
 	overlaps := make([]interference.Overlap, len(r.CoRunners))
 	for i, c := range r.CoRunners {
-		overlaps[i] = interference.Overlap{Profile: c.Profile, S: c.OverlapS}
+		overlaps[i] = interference.Overlap{Profile: c.Profile, FromS: c.FromS, ToS: c.ToS}
 	}
-	with, part, ok := interference.CoRunners(r.DurationS(), overlaps)
-	if !ok {
-		return nil
-	}
-	believed := math.NaN()
+	companies, part := interference.Companies(r.DurationS(), overlaps)
+	slowdown, believed := interference.CoRunSlowdown(r.DurationS(), soloS, part), math.NaN()
 	if done := r.doneS(); done > 0 {
 		believed = interference.CoRunSlowdown(r.DurationS(), done, part)
 	}
-	members := append([]*rlcore.Profile{r.Profile}, with...)
-	l, ok := b.Lesson(j.Spec, members, interference.CoRunSlowdown(r.DurationS(), soloS, part), believed)
-	if !ok {
-		return nil
+	for _, c := range companies {
+		members := append([]*rlcore.Profile{r.Profile}, c.With...)
+		if l, ok := b.Lesson(j.Spec, members, slowdown, believed, c.Part*part); ok {
+			all = append(all, l)
+		}
 	}
-	return &l
+	return all
 }

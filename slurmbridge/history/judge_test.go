@@ -23,9 +23,9 @@ func ranOut(state string) *Judgement {
 			ID: 1, Ref: "1", User: "ann", App: "md", Start: at(0), End: at(10),
 			Profile: &rlcore.Profile{App: "md", DurationS: 360},
 			CoRunners: []CoRunner{
-				{Ref: "2", App: "long", OverlapS: 500},
-				{Ref: "3", App: "brief", OverlapS: 20},
-				{Ref: "4", OverlapS: 500},
+				{Ref: "2", App: "long", ToS: 500},
+				{Ref: "3", App: "brief", ToS: 20},
+				{Ref: "4", ToS: 500},
 			},
 			Ending: Ending{
 				RunState: RunState{
@@ -212,14 +212,14 @@ func TestContracts(t *testing.T) {
 			}
 		}
 		r := &Run{Ref: "1", User: "ann", App: "md", Start: at(0), End: at(1.5), Profile: app("md"), Complete: true}
-		r.CoRunners = []CoRunner{{Ref: "2", App: "other", Profile: app("other"), OverlapS: 90}}
+		r.CoRunners = []CoRunner{{Ref: "2", App: "other", Profile: app("other"), ToS: 90}}
 		c.set(r)
 		r.Ending.How.State = "COMPLETED"
 		j := &Judgement{Run: r, Limit: 3, Spec: &rlcore.TitanXp}
 		o := j.Judge(interference.New(&contention.MPS))
 		if o.Contract != c.contract || o.Broken != c.broken || math.Abs(o.Slowdown-c.slowdown) > .001 ||
-			(o.Lesson != nil) != c.lesson {
-			t.Errorf("%s: contract %g, broken %v, slowdown %g, lesson %+v", name, o.Contract, o.Broken, o.Slowdown, o.Lesson)
+			(len(o.Lessons) > 0) != c.lesson {
+			t.Errorf("%s: contract %g, broken %v, slowdown %g, lessons %+v", name, o.Contract, o.Broken, o.Slowdown, o.Lessons)
 		}
 	}
 }
@@ -246,7 +246,7 @@ func TestWhatAnOutcomeTeaches(t *testing.T) {
 		want []string
 	}{
 		"it kept its contract": {
-			func(_ *Run, o *Outcome) { o.Lesson, o.Contract = &interference.Lesson{}, 2 },
+			func(_ *Run, o *Outcome) { o.Lessons, o.Contract = make([]interference.Lesson, 1), 2 },
 			[]string{"lesson", "reassure"},
 		},
 		"it broke its contract":         {func(_ *Run, o *Outcome) { o.Broken = true }, []string{"doubt"}},

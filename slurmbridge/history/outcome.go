@@ -32,8 +32,8 @@ type Outcome struct {
 	// so that its length is known from below only.
 	Learned bool `json:"learned,omitempty"`
 	Cut     bool `json:"cut,omitempty"`
-	// Lesson is what it teaches of sharing, nil = nothing.
-	Lesson *interference.Lesson `json:"lesson,omitempty"`
+	// Lessons is what it teaches of sharing, of each company that it had.
+	Lessons []interference.Lesson `json:"lessons,omitempty"`
 	Suspicion
 	// Again: it was requeued to run alone.
 	Again bool `json:"again,omitempty"`
@@ -75,7 +75,8 @@ type Runs interface {
 // Beliefs predict slowdowns, and learn.
 type Beliefs interface {
 	rlcore.Predictor
-	Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, believed float64) (interference.Lesson, bool)
+	Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, believed, weight float64,
+	) (interference.Lesson, bool)
 	Take(l *interference.Lesson)
 	Doubt(victim rlcore.Identity, others []rlcore.Identity)
 	Reassure(victim rlcore.Identity, others []rlcore.Identity)
@@ -92,13 +93,13 @@ func (r *Run) Teach(b Beliefs) {
 	for i := range r.CoRunners {
 		others = append(others, r.CoRunners[i].identity())
 	}
-	if o.Lesson != nil {
-		b.Take(o.Lesson)
+	for i := range o.Lessons {
+		b.Take(&o.Lessons[i])
 	}
 	switch {
 	case o.Broken && !r.WithoutMPS:
 		b.Doubt(r.Identity(), others)
-	case o.Lesson != nil && o.Contract > 0:
+	case len(o.Lessons) > 0 && o.Contract > 0:
 		b.Reassure(r.Identity(), others)
 	}
 	for _, other := range o.Blamed {

@@ -174,13 +174,14 @@ func (r *Run) Identity() rlcore.Identity { return rlcore.Identity{App: r.App, Ow
 
 // CoRunner is another job that was on the GPU for a part of a run.
 type CoRunner struct {
-	Ref      string          `json:"ref"`
-	App      string          `json:"app,omitempty"`
-	Owner    string          `json:"owner,omitempty"`     // its user
-	Profile  *rlcore.Profile `json:"-"`                   // nil = nothing is known of the application
-	OverlapS float64         `json:"overlap_s,omitempty"` // how long both were there, s
-	AtEnd    bool            `json:"at_end,omitempty"`    // it was still there when the run ended
-	Faulted  bool            `json:"faulted,omitempty"`   // one of its processes broke the MPS server that they shared
+	Ref     string          `json:"ref"`
+	App     string          `json:"app,omitempty"`
+	Owner   string          `json:"owner,omitempty"`  // its user
+	Profile *rlcore.Profile `json:"-"`                // nil = nothing is known of the application
+	FromS   float64         `json:"from_s,omitempty"` // when it was there, s from the run's start
+	ToS     float64         `json:"to_s,omitempty"`
+	AtEnd   bool            `json:"at_end,omitempty"`  // it was still there when the run ended
+	Faulted bool            `json:"faulted,omitempty"` // one of its processes broke the MPS server that they shared
 	// How is as far as Slurm, or what was concluded of its run, says how it ended.
 	How job.Description `json:"how,omitzero"`
 }

@@ -179,7 +179,7 @@ func (m *mask) run(r *history.Run) {
 	}
 	if r.Outcome != nil {
 		own := *r.Outcome
-		own.Suspect, own.Blamed, own.Lesson = "", nil, nil
+		own.Suspect, own.Blamed, own.Lessons = "", nil, nil
 		r.Outcome = &own
 	}
 }

@@ -71,7 +71,7 @@ func (l *ledger) record(m *model, j *mjob, others ...*mjob) *history.Run {
 	}
 	for _, o := range others {
 		r.CoRunners = append(r.CoRunners, history.CoRunner{
-			Ref: o.Ref, App: o.profil.App, Owner: o.User, Profile: o.profil, OverlapS: r.DurationS(), AtEnd: true,
+			Ref: o.Ref, App: o.profil.App, Owner: o.User, Profile: o.profil, ToS: r.DurationS(), AtEnd: true,
 		})
 	}
 	l.runs = append(l.runs, r)
@@ -324,7 +324,8 @@ func TestLessonsAreOfTheCard(t *testing.T) {
 		untilEnded(t, b, m, v, n)
 		l.record(m, v, n).Devices[0].Index = index
 		tick(t, b, m, 3*time.Second)
-		if x := l.last().Outcome.Lesson; x == nil || x.Card != cards[typ].Model || x.Sharing != cards[typ].Sharing {
+		x := l.last().Outcome.Lessons
+		if len(x) != 1 || x[0].Card != cards[typ].Model || x[0].Sharing != cards[typ].Sharing {
 			t.Errorf("a run on GPU %d taught %+v", index, x)
 		}
 	}

@@ -239,7 +239,7 @@ func (m *Metrics) outcome(r *history.Run) {
 	if o.Learned {
 		m.learned.WithLabelValues("profile").Inc()
 	}
-	if o.Lesson != nil {
+	if len(o.Lessons) > 0 {
 		m.learned.WithLabelValues("company").Inc()
 	}
 }

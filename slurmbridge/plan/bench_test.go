@@ -78,7 +78,7 @@ func taught(of []*rlcore.Profile) *interference.Model {
 			pair, pred := []*rlcore.Profile{a, b}, make([]rlcore.Prediction, 2)
 			law.Predict(pred, &rlcore.TitanXp, pair)
 			for range 20 {
-				model.Observe(&rlcore.TitanXp, pair, pred[0].Slowdown, math.NaN())
+				model.Observe(&rlcore.TitanXp, pair, pred[0].Slowdown, math.NaN(), 1)
 			}
 		}
 	}

@@ -13,9 +13,9 @@ import (
 
 // Observer learns of runs; see interference.Model.
 type Observer interface {
-	// Observe: members[0] has ended and was slowed by slowdown, where predicted had been predicted. The slice is the
-	// observer's to keep.
-	Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted float64)
+	// Observe: members[0] has ended and was slowed by slowdown, where predicted had been predicted; weight is how much
+	// that says, up to 1. The slice is the observer's to keep.
+	Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted, weight float64)
 	// Doubt and Reassure: the victim's contract was broken, or kept, next to these.
 	Doubt(victim rlcore.Identity, others []rlcore.Identity)
 	Reassure(victim rlcore.Identity, others []rlcore.Identity)
@@ -97,13 +97,16 @@ func (s *Site) learnSlowdown(r *Run) {
 	if broken {
 		s.Observer.Doubt(p.Identity(), others)
 	}
-	with, part, ok := interference.CoRunners(r.RanS, r.Others)
+	all, part := interference.Companies(r.RanS, r.Others)
 	soloS, tells := p.SlowdownBy()
-	if !ok || !tells {
+	if len(all) == 0 || !tells {
 		return
 	}
-	s.Observer.Observe(r.Spec, append([]*rlcore.Profile{p}, with...), interference.CoRunSlowdown(r.RanS, soloS, part),
-		interference.CoRunSlowdown(r.RanS, r.BelievedS, part))
+	slowdown := interference.CoRunSlowdown(r.RanS, soloS, part)
+	predicted := interference.CoRunSlowdown(r.RanS, r.BelievedS, part)
+	for _, c := range all {
+		s.Observer.Observe(r.Spec, append([]*rlcore.Profile{p}, c.With...), slowdown, predicted, c.Part*part)
+	}
 	if contract > 0 && !broken {
 		s.Observer.Reassure(p.Identity(), others)
 	}

@@ -12,7 +12,7 @@ import (
 // notes is an Observer that writes down what it is told.
 type notes []string
 
-func (n *notes) Observe(*rlcore.GPUSpec, []*rlcore.Profile, float64, float64) {
+func (n *notes) Observe(_ *rlcore.GPUSpec, _ []*rlcore.Profile, _, _, _ float64) {
 	*n = append(*n, "lesson")
 }
 func (n *notes) Doubt(rlcore.Identity, []rlcore.Identity)    { *n = append(*n, "doubt") }
@@ -29,7 +29,8 @@ func TestWhatARunTeaches(t *testing.T) {
 		"its length isn't known":                 {500, 1500, 1500, nil},
 		"it may have been a long run":            {500, 2500, 2500, nil},
 		"it was slower than a long run would be": {500, 6000, 6000, notes{"doubt"}},
-		"it was accompanied for a part":          {0, 1500, 700, nil},
+		"it was accompanied for a part":          {0, 1500, 700, notes{"lesson", "reassure"}},
+		"it was hardly accompanied":              {0, 1500, 100, nil},
 	} {
 		app := func(name string) *rlcore.Profile {
 			return &rlcore.Profile{App: name, DurationS: 1000, DurationSD: c.sd, PeriodS: 1000, Series: []rlcore.Use{{GPU: .5}}}
@@ -39,7 +40,7 @@ func TestWhatARunTeaches(t *testing.T) {
 		j := &rlcore.Job{ID: "1", User: "ann", Profile: app("a")}
 		changed := s.Ended(&Run{
 			Job: j, Known: app("a"), Spec: &rlcore.TitanXp, RanS: c.ranS, BelievedS: 1000,
-			Others: []interference.Overlap{{Profile: app("b"), S: c.besideS}},
+			Others: []interference.Overlap{{Profile: app("b"), ToS: c.besideS}},
 		})
 		if diff := cmp.Diff(c.want, got); diff != "" || !changed {
 			t.Errorf("%s: lengths changed: %v; %s", name, changed, diff)

@@ -142,7 +142,7 @@ func Teach(m *interference.Model, card *rlcore.GPUSpec, profiles []*rlcore.Profi
 		byApp[p.App] = p
 	}
 	for _, p := range seen {
-		m.Observe(card, p.Members(byApp), p.Slowdown, math.NaN())
+		m.Observe(card, p.Members(byApp), p.Slowdown, math.NaN(), 1)
 	}
 }
 
