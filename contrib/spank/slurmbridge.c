@@ -19,6 +19,7 @@
  * An argument there names another program than /usr/lib/slurmbridge/taskprolog.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -28,6 +29,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -51,16 +53,41 @@ static time_t now(void)
 	return t.tv_sec;
 }
 
+/* Closes all descriptors but the first three: some of the step's may have numbers above a limit that was lowered. */
+static void close_others(void)
+{
+	struct dirent *entry;
+	DIR *open_ones;
+
+#ifdef SYS_close_range
+	if (syscall(SYS_close_range, 3U, ~0U, 0U) == 0)
+		return;
+#endif
+	/* Linux before 5.9 */
+	open_ones = opendir("/proc/self/fd");
+	if (!open_ones)
+		return;
+	while ((entry = readdir(open_ones))) {
+		int fd = atoi(entry->d_name);
+
+		if (fd > 2 && fd != dirfd(open_ones))
+			close(fd);
+	}
+	closedir(open_ones);
+}
+
 /* Becomes the program, as the job's user; returns where that fails. */
 static void become(const char *program, uid_t uid, gid_t gid, const gid_t *gids, int ngids, char **env, const char *job,
 		   int out)
 {
 	int none = open("/dev/null", O_RDWR);
 
-	if (none < 0 || dup2(none, 0) < 0 || dup2(out, 1) < 0 || dup2(none, 2) < 0)
+	/* Either may be one of the first three, where the step has closed these. */
+	none = fcntl(none, F_DUPFD, 3);
+	out = fcntl(out, F_DUPFD, 3);
+	if (none < 0 || out < 0 || dup2(none, 0) < 0 || dup2(out, 1) < 0 || dup2(none, 2) < 0)
 		return;
-	for (int fd = 3; fd < 1024; fd++)
-		close(fd);
+	close_others();
 	setsid();
 	if (setgroups(ngids, gids) || setresgid(gid, gid, gid) || setresuid(uid, uid, uid))
 		return;
@@ -70,7 +97,10 @@ static void become(const char *program, uid_t uid, gid_t gid, const gid_t *gids,
 	execl(program, program, (char *) NULL);
 }
 
-/* Reads what the program prints until it closes its output, or the time is over. */
+/*
+ * Reads what the program prints until it closes its output. Where the time is over before that, or there is no more
+ * room, a line that has no end counts for nothing.
+ */
 static void collect(int in)
 {
 	time_t end = now() + PATIENCE_S;
@@ -93,11 +123,26 @@ static void collect(int in)
 		got = read(in, printed + n, sizeof(printed) - 1 - n);
 		if (got < 0 && errno == EINTR)
 			continue;
-		if (got <= 0)
+		if (got == 0)
+			return; /* the rest of printed is zero */
+		if (got < 0)
 			break;
 		n += (size_t) got;
 	}
+	while (n > 0 && printed[n - 1] != '\n')
+		n--;
 	printed[n] = '\0';
+}
+
+/* Ends the program, if it hasn't ended yet. One that waits for a dead disk can't end, and is left behind. */
+static void finish(pid_t pid)
+{
+	time_t end = now() + 2;
+
+	kill(-pid, SIGKILL);
+	kill(pid, SIGKILL);
+	while (waitpid(pid, NULL, WNOHANG) == 0 && now() < end)
+		usleep(1000);
 }
 
 /* Called as root, in the task's process, before a plugin enters a container and before Slurm becomes the job's user. */
@@ -126,10 +171,7 @@ int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
 	close(out[1]);
 	if (pid > 0) {
 		collect(out[0]);
-		kill(-pid, SIGKILL);
-		kill(pid, SIGKILL);
-		while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-			;
+		finish(pid);
 	}
 	close(out[0]);
 	return 0;
