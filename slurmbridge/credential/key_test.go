@@ -290,6 +290,12 @@ func TestMungedIsDown(t *testing.T) {
 	}
 }
 
+// On a busy machine munge's answer may be read long after munge has ended.
+func TestALateAnswerCounts(t *testing.T) {
+	m := &credential.Munge{Bin: script(t, "(sleep 1.5; echo MUNGE:AAAA:) & exit 0")}
+	must.Equal(t, must.Get(m.Encode(t.Context(), "x"))(t), "MUNGE:AAAA:")
+}
+
 func script(t *testing.T, text string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

@@ -43,8 +43,11 @@ func (m *Munge) program(name string) string {
 	return name
 }
 
+// patience is how long a program of MUNGE may take to end, and then its answer to be read.
+const patience = 10 * time.Second
+
 func (m *Munge) run(ctx context.Context, prog, input string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if m.Socket != "" {
 		args = append(args, "--socket="+m.Socket)
@@ -54,7 +57,7 @@ func (m *Munge) run(ctx context.Context, prog, input string, args ...string) (st
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C", "TZ=UTC"}
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = patience // on a busy machine the program may have ended long before its answer is read
 	if err := cmd.Run(); err != nil {
 		return out.String(), fmt.Errorf("%s: %w: %.200s", prog, err, strings.TrimSpace(stderr.String()))
 	}

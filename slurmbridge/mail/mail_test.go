@@ -281,6 +281,14 @@ func TestNothingReachesAShell(t *testing.T) {
 	}
 }
 
+// A mail program that has taken a mail, and leaves a process behind with its output, isn't called for that mail again.
+func TestSentThoughSomethingIsLeftBehind(t *testing.T) {
+	leaves, _ := program(t, "mail", "sleep 5 &\n")
+	if sent, err := Send(t.Context(), leaves, []string{"ann"}, "x", ""); !sent || err != nil {
+		t.Errorf("sent %v, %v", sent, err)
+	}
+}
+
 func TestThePathOfTheMailProgram(t *testing.T) {
 	own, _ := program(t, "mail", "")
 	for _, c := range []struct{ site, mailProg, want string }{

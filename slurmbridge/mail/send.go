@@ -68,7 +68,8 @@ func run(ctx context.Context, input, program string, args ...string) error {
 	cmd.WaitDelay = time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	if err := cmd.Run(); err != nil {
+	// A mail program that succeeds may leave a process behind that keeps its output open, or it is a busy machine.
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return fmt.Errorf("%s: %w: %.200s", program, err, strings.Join(strings.Fields(stderr.String()), " "))
 	}
 	return nil

@@ -112,7 +112,7 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 	p.Dir = "/"
 	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.Cancel = func() error { return syscall.Kill(-p.Process.Pid, syscall.SIGKILL) }
-	p.WaitDelay = time.Second
+	p.WaitDelay = c.Timeout // on a busy machine the command may have ended long before its output is read
 	if cmd.stdin != "" {
 		p.Stdin = strings.NewReader(cmd.stdin)
 	}

@@ -39,6 +39,14 @@ func fake(t *testing.T, script string) *Client {
 	return c
 }
 
+// On a busy machine a command's output may be read long after the command has ended.
+func TestLateOutputCounts(t *testing.T) {
+	c := fake(t, "(sleep 1.5; echo late) & exit 0")
+	out, _, err := c.run(t.Context(), command{name: "x", prog: "squeue"})
+	must.OK(t, err)
+	must.Equal(t, string(out), "late\n")
+}
+
 func TestCleanEnvironment(t *testing.T) {
 	t.Setenv("SQUEUE_FORMAT", "%i")
 	t.Setenv("SLURM_TIME_FORMAT", "relative")
