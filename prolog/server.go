@@ -125,7 +125,7 @@ const (
 )
 
 // BoundLogs gives back the room that long logs of MPS take, but for their ends. Their sizes stay, and so do the places
-// up to which the hooks have read them.
+// up to which the hooks have read them. A file system that can't do that (NFS, say) has them begin anew.
 func (d Dir) BoundLogs() error {
 	var errs []error
 	logs, _ := filepath.Glob(d.path("mps", "gpu*", "log*", "*.log"))
@@ -140,6 +140,9 @@ func (d Dir) BoundLogs() error {
 			continue
 		}
 		err = unix.Fallocate(int(log.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, info.Size()-keptLog)
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+			err = log.Truncate(0)
+		}
 		errs = append(errs, err, log.Close())
 	}
 	return errors.Join(errs...)
