@@ -2,7 +2,6 @@ package prolog
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -32,7 +31,7 @@ type Controller struct {
 	Config string
 	// Credentials prove to the controller that root sent a request, and which; nil = there is no proof.
 	Credentials credential.Method
-	// Timeout bounds a question. Default 1 s: a job waits for the answer.
+	// Timeout bounds a question, for which a job's start waits.
 	Timeout time.Duration
 }
 
@@ -57,52 +56,60 @@ func Addresses(text string) (out []*url.URL, err error) {
 	return out, nil
 }
 
-// MemoryLimit is the most memory that each process of a user's job may have of a GPU, MiB; 0 = any.
-// It answers in time even where a file of the configuration is on a disk that hangs.
-func (c *Controller) MemoryLimit(ctx context.Context, job int64, user string) (mib int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, time.Second))
+// Terms are what the controller answers of a job that is to share a GPU.
+type Terms struct {
+	// MiB is the most memory that each of the job's processes may have of the GPU; 0 = any.
+	MiB int64 `json:"mib"`
+	// ByHand: the job's owner, and not the controller, has chosen its part of the GPU.
+	ByHand bool `json:"by_hand"`
+}
+
+// Terms asks for the terms of a user's job. It returns in time even where a file of the configuration is on a disk that
+// hangs.
+func (c *Controller) Terms(ctx context.Context, job int64, user string) (none Terms, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	type answer struct {
-		mib int64
-		err error
+		terms Terms
+		err   error
 	}
 	all := strings.Split(c.URL, ",")
 	done := make(chan answer, len(all))
 	for _, url := range all {
 		go func() {
-			mib, err := c.ask(ctx, strings.TrimSpace(url), job, user)
-			done <- answer{mib, err}
+			terms, err := c.ask(ctx, strings.TrimSpace(url), job, user)
+			done <- answer{terms, err}
 		}()
 	}
 	for range all {
 		select {
 		case a := <-done:
 			if a.err == nil {
-				return a.mib, nil
+				return a.terms, nil
 			}
 			err = a.err
 		case <-ctx.Done():
-			return 0, fmt.Errorf("ask the controller: no answer: %w", ctx.Err())
+			return none, fmt.Errorf("ask the controller: no answer: %w", ctx.Err())
 		}
 	}
-	return 0, fmt.Errorf("ask the controller: %w", err)
+	return none, fmt.Errorf("ask the controller: %w", err)
 }
 
-func (c *Controller) ask(ctx context.Context, address string, job int64, user string) (mib int64, err error) {
+func (c *Controller) ask(ctx context.Context, address string, job int64, user string) (none Terms, err error) {
 	client, err := readClient(c.Config)
 	if err != nil {
-		return 0, fmt.Errorf("controller_config: %w", err)
+		return none, fmt.Errorf("controller_config: %w", err)
 	}
 	path := "/v1/memory/" + strconv.FormatInt(job, 10)
 	to := strings.TrimSuffix(address, "/") + path + "?user=" + url.QueryEscape(user)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, http.NoBody)
 	if err != nil {
-		return 0, err
+		return none, err
 	}
 	if c.Credentials != nil {
 		cred, err := c.Credentials.Encode(ctx, "slurmbridge GET "+path)
 		if err != nil {
-			return 0, err
+			return none, err
 		}
 		req.Header.Set(c.Credentials.Header(), cred)
 	}
@@ -111,23 +118,21 @@ func (c *Controller) ask(ctx context.Context, address string, job int64, user st
 	}
 	resp, err := client.http.Do(req)
 	if err != nil {
-		return 0, err
+		return none, err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	if err != nil {
-		return 0, err
+		return none, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("the controller answers %d: %.200q", resp.StatusCode, strings.TrimSpace(string(body)))
+		return none, fmt.Errorf("the controller answers %d: %.200q", resp.StatusCode, strings.TrimSpace(string(body)))
 	}
-	var limit struct {
-		MiB int64 `json:"mib"`
+	var terms Terms
+	if err := json.Unmarshal(body, &terms); err != nil || terms.MiB < 0 {
+		return none, fmt.Errorf("the controller's answer is no limit: %.200q", body)
 	}
-	if err := json.Unmarshal(body, &limit); err != nil || limit.MiB < 0 {
-		return 0, fmt.Errorf("the controller's answer is no limit: %.200q", body)
-	}
-	return limit.MiB, nil
+	return terms, nil
 }
 
 type client struct {

@@ -43,6 +43,7 @@ func TestAskForALimit(t *testing.T) {
 		err    string
 	}{
 		"known":             {answer: sound, limit: 4402},
+		"by hand":           {answer: answers(200, `{"mib": 0, "by_hand": true}`)},
 		"all of the card":   {answer: answers(200, `{"mib": 16160}`)},
 		"zero":              {answer: answers(200, `{"mib": 0}`)},
 		"more than a int64": {answer: answers(200, `{"mib": 9223372036854775808}`), err: "no limit"},
@@ -83,7 +84,7 @@ func TestAskForALimit(t *testing.T) {
 			c.change(h, j)
 		}
 		must.OK(t, h.Dir.Begin(j))
-		err := h.limit(t.Context(), j)
+		err := h.askTerms(t.Context(), j)
 		says(t, err, c.err, name)
 		if err != nil && (!strings.HasPrefix(err.Error(), "job 7 goes without a memory limit: ") ||
 			strings.ContainsAny(err.Error(), "\n\x1b") || len(err.Error()) > 1000) {
@@ -91,6 +92,7 @@ func TestAskForALimit(t *testing.T) {
 		}
 		for _, j := range []*Job{j, read(t, h.Dir.running(7))} {
 			must.Equal(t, j.MemLimitMiB, c.limit, name)
+			must.Equal(t, j.ByHand, name == "by hand", name)
 		}
 		must.Equal(t, asked.Load() > 0, c.url == "" && c.change == nil, "%s: the controller is asked", name)
 		srv.CloseClientConnections()
@@ -109,9 +111,9 @@ func TestAskSeveral(t *testing.T) {
 	}))
 	defer srv.Close()
 	c := &Controller{URL: "http://" + hangs.Addr().String() + ", " + gone.URL + "," + srv.URL, Timeout: time.Minute}
-	must.Equal(t, must.Get(c.MemoryLimit(t.Context(), 7, "ann"))(t), 4402)
+	must.Equal(t, must.Get(c.Terms(t.Context(), 7, "ann"))(t), Terms{MiB: 4402})
 	c.URL = gone.URL + "," + gone.URL
-	_, err := c.MemoryLimit(t.Context(), 7, "ann")
+	_, err := c.Terms(t.Context(), 7, "ann")
 	says(t, err, "refused", "none is there")
 }
 
@@ -142,7 +144,7 @@ func TestAskWithAKey(t *testing.T) {
 	s := must.Get(Load(conf))(t)
 	c := s.Hook(func(string) string { return "" }, time.Second).Controller
 	c.Timeout = time.Minute // of a busy machine
-	must.Equal(t, must.Get(c.MemoryLimit(t.Context(), 7, "ann"))(t), 1402)
+	must.Equal(t, must.Get(c.Terms(t.Context(), 7, "ann"))(t), Terms{MiB: 1402})
 }
 
 // The controller is trusted and shown what the agent's controller_config says.
@@ -204,9 +206,9 @@ func TestControllerConfig(t *testing.T) {
 		if c.file == fifo {
 			asks.Timeout = 50 * time.Millisecond
 		}
-		limit, err := asks.MemoryLimit(t.Context(), 7, "ann")
+		limit, err := asks.Terms(t.Context(), 7, "ann")
 		says(t, err, c.err, name)
-		must.Equal(t, limit, map[bool]int64{true: 5}[c.err == ""], name)
+		must.Equal(t, limit, map[bool]Terms{true: {MiB: 5}}[c.err == ""], name)
 	}
 	// The same file is the agent's.
 	agents := must.Get(recordhttp.NewClient(right))(t)

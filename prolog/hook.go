@@ -63,7 +63,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	}
 	errs = append(errs, h.Dir.Begin(j))
 	// Before any lock is held: other hooks don't wait for the controller's answer.
-	errs = append(errs, h.limit(ctx, j))
+	errs = append(errs, h.askTerms(ctx, j))
 	for _, g := range j.GPUs {
 		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
 			others := h.othersThan(j, jobs)
@@ -387,6 +387,10 @@ func (h *Hook) variables(get func(string) string) (text string, err error) {
 		text += frameworkEnv(get)
 	}
 	job, _ := number(get("SLURM_JOB_ID"), 1)
+	if get("SLURM_HET_SIZE") != "" {
+		// Slurm names the first component to the tasks of all (exec_task of task.c, 22.05 to 26.05).
+		job = componentOf(h.Proc, os.Getpid())
+	}
 	given := kept[handout](h.Dir.task(job))
 	if given.Named { // with MPS or without
 		text += "export CUDA_VISIBLE_DEVICES=" + given.UUID + "\n"
@@ -403,7 +407,7 @@ func (h *Hook) variables(get func(string) string) (text string, err error) {
 	if !given.Named && (!given.Alone || get("CUDA_VISIBLE_DEVICES") != "0") {
 		text += "export CUDA_VISIBLE_DEVICES=" + cmp.Or(given.UUID, "0") + "\n"
 	}
-	if get(handEnv) == "" {
+	if get(handEnv) == "" && !given.ByHand {
 		// Slurm's cap, the share, slows jobs that would fit side by side.
 		text += "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100\n"
 	}
@@ -435,8 +439,8 @@ func (h *Hook) unserved(job int64, given handout) error {
 	return nil
 }
 
-// handEnv is set where a job's owner has asked for a part of a GPU by hand (job_submit.lua): that part stays what Slurm
-// makes of it.
+// handEnv is set where the owner of a batch job has asked for a part of a GPU by hand (job_submit.lua): that part stays
+// what Slurm makes of it. Jobs by srun and salloc give the script no environment: of those the controller knows.
 const handEnv = "SLURMBRIDGE_HAND"
 
 // JobEnv is set to the job that the task prolog has set a sharer's variables for. Where it is another job's they are
@@ -482,25 +486,32 @@ func frameworkEnv(get func(string) string) string {
 // another job's they are inherited, and the script around the hook unsets them.
 const frameworksEnv = "SLURMBRIDGE_FRAMEWORKS"
 
-// limit queries the controller for the memory limit of a job that is to share, and stores it with
-// the job. If anything fails, the job starts without: a limit protects its neighbours.
-func (h *Hook) limit(ctx context.Context, j *Job) error {
+// askTerms asks the controller for the terms of a job that is to share, and stores them with the job. If anything
+// fails, the job starts without a memory limit, which would protect its neighbours.
+func (h *Hook) askTerms(ctx context.Context, j *Job) error {
 	if h.Controller == nil || h.MPS == nil || len(j.GPUs) != 1 || !h.mayShare(j) {
 		return nil
 	}
 	c, _ := card(h.Cards, j.GPUs[0])
 	if !c.MemLimits || c.MemMiB <= 0 {
-		return nil // MPS can't hold a client to a part of its memory
+		return nil // MPS can't hold a client to a part of the memory
 	}
-	limit, err := h.Controller.MemoryLimit(ctx, j.JobID, j.User)
+	terms, err := h.Controller.Terms(ctx, j.JobID, j.User)
 	if err != nil {
 		return fmt.Errorf("job %d goes without a memory limit: %w", j.JobID, err)
 	}
-	if limit == 0 || limit >= int64(c.MemMiB) {
-		return nil // it is to have what it wants, or all there is
+	if terms.MiB >= int64(c.MemMiB) {
+		terms.MiB = 0 // all there is
 	}
-	j.MemLimitMiB = limit
-	return h.Dir.change([]*Job{j}, func(j *Job) bool { j.MemLimitMiB = limit; return true })
+	if terms == (Terms{}) {
+		return nil
+	}
+	take := func(j *Job) bool {
+		j.MemLimitMiB, j.ByHand = terms.MiB, terms.ByHand
+		return true
+	}
+	take(j)
+	return h.Dir.change([]*Job{j}, take)
 }
 
 // handout is what task prologs, which run as the job's user and know neither the job's file nor all of Slurm's
@@ -514,9 +525,10 @@ type handout struct {
 	Named bool `json:"named,omitempty"`
 	// Alone: no process of a job can reach another GPU of the node.
 	Alone bool `json:"alone,omitempty"`
-	// MPS and MemLimitMiB are the job's.
+	// MPS, MemLimitMiB and ByHand are the job's.
 	MPS         bool  `json:"mps,omitempty"`
 	MemLimitMiB int64 `json:"mem_limit_mib,omitempty"`
+	ByHand      bool  `json:"by_hand,omitempty"`
 	// Memory is the file system of the MPS daemon's /dev/shm, where server and clients meet; 0 = not known.
 	Memory uint64 `json:"memory,omitempty"`
 }
@@ -524,7 +536,10 @@ type handout struct {
 // handOut stores the handout of a job with one GPU. The caller holds the GPU's lock.
 func (h *Hook) handOut(gpu int, j *Job) error {
 	c, _ := card(h.Cards, gpu)
-	o := handout{GPU: gpu, UUID: c.UUID, Named: h.named(c), Alone: h.alone(), MPS: j.MPS, MemLimitMiB: j.MemLimitMiB}
+	o := handout{
+		GPU: gpu, UUID: c.UUID, Named: h.named(c), Alone: h.alone(), MPS: j.MPS, MemLimitMiB: j.MemLimitMiB,
+		ByHand: j.ByHand,
+	}
 	if j.MPS && h.MPS != nil {
 		// The daemon may have begun in the namespace of a job (PrologFlags=RunInJob).
 		for _, pid := range h.MPS.running(gpu, controlName) {

@@ -42,6 +42,8 @@ type Job struct {
 	// MemLimitMiB is the most memory that each of the job's processes may have of its GPU by its profile, MiB; 0 = no
 	// limit.
 	MemLimitMiB int64 `json:"mem_limit_mib,omitempty"`
+	// ByHand: the job's owner, and not the bridge, has chosen its part of the GPU.
+	ByHand bool `json:"by_hand,omitempty"`
 	// MPSFault is when the hooks found that the MPS server this job shares its GPU
 	// through had faulted or died, or took it not, where it can't compute without; zero = it hasn't. One client's fault
 	// ends what all of them compute, so the job may be its victim rather than its cause.

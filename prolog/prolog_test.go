@@ -282,6 +282,8 @@ func TestTaskProlog(t *testing.T) {
 	must.OK(t, h.handOut(0, &Job{JobID: 7, MPS: true, MemLimitMiB: 10240}),
 		h.handOut(0, &Job{JobID: 8, MPS: true, MemLimitMiB: 5}))
 	must.Equal(t, print(), mps("0", all+limited), "held to a part of the memory")
+	must.OK(t, h.handOut(0, &Job{JobID: 7, MPS: true, ByHand: true}))
+	must.Equal(t, print(), mps("0", ""), "a session's part by hand")
 	// A daemon that died without a word is none: up to driver 535 it leaves its socket, and from 550 on a pid file that
 	// any user can have written.
 	daemon.SetUnlinkOnClose(false)
@@ -612,4 +614,53 @@ func TestDaemonThatIsJustEnding(t *testing.T) {
 	says(t, daemon.Wait(), "terminated")
 	_, err := os.Stat(m.Pipe(0))
 	says(t, err, "no such file")
+}
+
+// Where the file system can't give back a part of a file, a long log begins anew. The agent would otherwise complain
+// every ten seconds, and the log take all the room there is.
+func TestLogsWhereNoPartCanBeGivenBack(t *testing.T) {
+	dir := Dir(t.TempDir())
+	if err := syscall.Mount("none", string(dir), "ramfs", 0, ""); err != nil {
+		t.Skip("can't mount: ", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(string(dir), 0) })
+	m := &MPS{Dir: dir}
+	must.OK(t, os.MkdirAll(m.log(0), 0o755))
+	log := must.Get(os.OpenFile(filepath.Join(m.log(0), controlLog), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))(t)
+	defer log.Close()
+	must.Get(log.Write(bytes.Repeat([]byte("a line of a connection\n"), mostLog/10)))(t)
+	_, read := m.readLog(0, controlLog, 0)
+	must.OK(t, dir.BoundLogs())
+	must.Equal(t, must.Get(log.Stat())(t).Size(), 0, "bytes are left")
+	must.Get(log.WriteString("encountered a fatal exception\n"))(t)
+	text, _ := m.readLog(0, controlLog, read)
+	must.Equal(t, text, "encountered a fatal exception\n", "what comes afterwards is read")
+}
+
+// The controller may take a part of a hook's deadline to answer, whatever that is.
+func TestTheDeadlineBoundsTheQuestion(t *testing.T) {
+	s := Settings{Controller: "http://head:9797", Memory: "auto", RunDir: t.TempDir()}
+	for _, deadline := range []time.Duration{5 * time.Second, time.Minute} {
+		must.Equal(t, s.Hook(env(), deadline).Controller.Timeout, deadline/5)
+	}
+}
+
+// A task of a heterogeneous job finds its component by its control group, or by its step's name above it.
+func TestComponentOfATask(t *testing.T) {
+	proc := t.TempDir()
+	for pid, files := range map[int]map[string]string{
+		10: {"stat": "10 (slurmstepd) S 1 ", "cmdline": "slurmstepd: [8.0]\x00"},
+		11: {"stat": "11 (sh) S 10 ", "cmdline": "sh\x00", "cgroup": "0::/user.slice\n"},
+		12: {"stat": "12 (hook) S 11 ", "cmdline": "hook\x00"},
+		13: {"stat": "13 (hook) S 12 ", "cgroup": "0::/system.slice/slurmstepd.scope/job_9/step_0/user/task_0\n"},
+		14: {"stat": "14 (hook) S 1 ", "cmdline": "slurmstepd: [8.0]\x00"},
+	} {
+		must.OK(t, os.MkdirAll(procDir(proc, pid), 0o755))
+		for name, text := range files {
+			must.OK(t, os.WriteFile(filepath.Join(procDir(proc, pid), name), []byte(text), 0o600))
+		}
+	}
+	for pid, want := range map[int]int64{12: 8, 13: 9, 14: 0, 15: 0} {
+		must.Equal(t, componentOf(proc, pid), want, "process %d", pid)
+	}
 }

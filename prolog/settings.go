@@ -65,7 +65,7 @@ func (s Settings) Hook(get func(string) string, deadline time.Duration) *Hook {
 	}
 	if s.Controller != "" && s.Memory == "auto" {
 		h.Controller = &Controller{
-			URL: s.Controller, Config: s.ControllerConfig,
+			URL: s.Controller, Config: s.ControllerConfig, Timeout: deadline / 5,
 			Credentials: credential.Choose(s.KeyFile, s.MungeSocket).Nodes,
 		}
 	}

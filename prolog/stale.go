@@ -3,6 +3,7 @@ package prolog
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,6 +84,11 @@ func StepOf(dir string) int64 {
 		return 0
 	}
 	line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+	return stepNamed(line)
+}
+
+// stepNamed is the job of the step that a command line names, 0 = it names none.
+func stepNamed(line []byte) int64 {
 	m := stepName().FindSubmatch(line)
 	if m == nil {
 		return 0
@@ -97,19 +103,42 @@ func StepOf(dir string) int64 {
 // deepest bounds the walk from a process to its step.
 const deepest = 64
 
-// StepAbove returns the job of the step that a process descends from; 0 = there is none. The link is lost when a parent
-// ends. proc "" is /proc.
+// ancestors yields a process's parent, the parent of that, and so on. The row ends where a parent has ended. proc "" is
+// /proc.
+func ancestors(proc string, pid int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for range deepest {
+			fields := statOf(proc, pid)
+			if len(fields) < 2 {
+				return
+			}
+			parent, err := strconv.Atoi(string(fields[1]))
+			if err != nil || parent <= 1 || !yield(parent) {
+				return
+			}
+			pid = parent
+		}
+	}
+}
+
+// StepAbove returns the job of the step that a process descends from; 0 = none is known. proc "" is /proc.
 func StepAbove(proc string, pid int) int64 {
-	for range deepest {
-		fields := statOf(proc, pid)
-		if len(fields) < 2 {
-			return 0
+	for parent := range ancestors(proc, pid) {
+		if job := StepOf(procDir(proc, parent)); job != 0 {
+			return job
 		}
-		var err error
-		if pid, err = strconv.Atoi(string(fields[1])); err != nil || pid <= 1 {
-			return 0
-		}
-		if job := StepOf(procDir(proc, pid)); job != 0 {
+	}
+	return 0
+}
+
+// componentOf returns the job of a task of a heterogeneous job by the task's control group, or by what its step calls
+// its processes; 0 = none is known. The job's user can't see more of the step, and could lie to themselves only.
+func componentOf(proc string, task int) int64 {
+	if job, _ := InGroup(procFile(proc, task, "cgroup")); job != 0 {
+		return job
+	}
+	for parent := range ancestors(proc, task) {
+		if job := stepNamed(procFile(proc, parent, "cmdline")); job != 0 {
 			return job
 		}
 	}

@@ -102,9 +102,11 @@ func (a *api) profiles(w http.ResponseWriter, req *http.Request) (any, error) {
 // MemoryPath is where a node's prolog requests a job's memory limit: GET, with ?user= if it knows the job's owner.
 const MemoryPath = "/v1/memory/{job}"
 
-// MemoryReport is the answer: what each of the job's processes may hold, MiB; 0 = the job isn't held to anything.
+// MemoryReport is the answer: what each of the job's processes may hold, MiB; 0 = the job isn't held to anything. By
+// hand: the job was in no group, so the part of a GPU that it has is what its owner has asked for.
 type MemoryReport struct {
-	MiB int64 `json:"mib"`
+	MiB    int64 `json:"mib"`
+	ByHand bool  `json:"by_hand,omitempty"`
 }
 
 // memory answers a node with the memory limit of a job that shares a GPU.

@@ -401,8 +401,13 @@ func (w *wired) memoryLimit(ctx context.Context, ref, user string) (none httpapi
 		}
 		m, err = w.journal.MemberOf(ctx, ref)
 	}
-	if err != nil || m == nil || m.User != user || m.State.Final() {
+	switch {
+	case err != nil:
 		return none, err
+	case m == nil:
+		return httpapi.MemoryReport{ByHand: true}, nil
+	case m.User != user || m.State.Final():
+		return none, nil
 	}
 	return httpapi.MemoryReport{MiB: cmp.Or(m.ProcessMiB, m.MemMiB)}, nil
 }

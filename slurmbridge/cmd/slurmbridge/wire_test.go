@@ -116,10 +116,11 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 	}
 	w := &wired{store: st, journal: j, taskName: names}
 	task := httpapi.MemoryReport{MiB: 1200} // it has four processes
+	hand := httpapi.MemoryReport{ByHand: true}
 	for job, want := range map[[2]string]httpapi.MemoryReport{
-		{"7", ""}: {}, {"7", "ann"}: {MiB: 1200}, {"7", "bob"}: {}, {"8", "ann"}: {}, {"9", ""}: {},
-		{"10", "ann"}: {}, {"120_4", "ann"}: task, {"124", "ann"}: task, {"125", ""}: {}, {"126", ""}: {},
-		{"126", "ann"}: task, {"127", "ann"}: {},
+		{"7", ""}: {}, {"7", "ann"}: {MiB: 1200}, {"7", "bob"}: {}, {"8", "ann"}: {}, {"9", ""}: hand,
+		{"10", "ann"}: {}, {"120_4", "ann"}: task, {"124", "ann"}: task, {"125", ""}: hand, {"126", ""}: {},
+		{"126", "ann"}: task, {"127", "ann"}: hand,
 	} {
 		must.Equal(t, must.Get(w.memoryLimit(ctx, job[0], job[1]))(t), want, job)
 	}

@@ -158,6 +158,28 @@ func TestWaysToStart(t *testing.T) {
 	}
 }
 
+// A component of a heterogeneous job sees its own GPU's daemon, though Slurm gives the tasks of all components the
+// number of the first one, which has no GPU here.
+func TestComponentOfAJob(t *testing.T) {
+	t.Parallel()
+	c := newCards(t, cluster.Setup{Agents: true, NodeGPUs: []int{1, 1}})
+	for name, start := range map[string]string{
+		"srun":           `srun FIRST true : SECOND TELL`,
+		"srun in salloc": `salloc FIRST : SECOND srun --het-group=1 TELL`,
+	} {
+		file := c.Path("out", strings.ReplaceAll(name, " ", "-"))
+		start = strings.NewReplacer("FIRST", "--time=5 --mem=100 -w n1", "SECOND", "--time=5 --mem=100 -w n2 --gres=mps:60",
+			"TELL", "sh -c 'echo $CUDA_MPS_PIPE_DIRECTORY >"+file+"'").Replace(start)
+		said, err := c.RunAs(t.Context(), ann, "timeout", "300", "/bin/sh", "-c", start)
+		if err != nil {
+			t.Fatalf("%s: %v: %s", name, err, said)
+		}
+		if pipe := string(must.Get(os.ReadFile(file))(t)); !strings.HasSuffix(pipe, "/mps/gpu0/pipe\n") {
+			t.Errorf("%s: the pipe folder is %q", name, pipe)
+		}
+	}
+}
+
 // Each process of a sharer of a MIG instance is told the instance, whichever way Slurm has numbered it.
 func TestWaysToStartOnInstances(t *testing.T) {
 	t.Parallel()
@@ -182,6 +204,26 @@ func TestSessionsAreHeld(t *testing.T) {
 	c.waysToStart("--gres=gpu:shared --comment=share:interactive=8G", "0=8602M", func(string) string { return "0" },
 		"a batch script", "srun", "srun in a batch script", "srun in salloc", "srun into a job that runs",
 		"the shell of salloc")
+}
+
+// The part of a GPU that the owner of a session asks for by hand stays what Slurm makes of it.
+func TestSessionsByHand(t *testing.T) {
+	t.Parallel()
+	c := newWorld(t, cluster.Setup{Models: []string{"a100"}, Settings: []string{"hand_shares: [" + ann + "]"}})
+	for name, start := range map[string]string{
+		"srun": "srun REQUEST TELL", "srun in salloc": "salloc REQUEST srun TELL",
+		"a batch script": "sbatch --wait --output=FILE REQUEST --wrap 'TELL'",
+	} {
+		words := strings.NewReplacer("REQUEST", "--gres=mps:10 --time=5 --mem=100", "FILE", c.Path("out", "hand"), "TELL",
+			"printenv CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+		said := must.Get(c.RunAs(t.Context(), ann, "timeout", "300", "/bin/sh", "-c", words.Replace(start)))(t)
+		if strings.Contains(start, "FILE") {
+			said = string(must.Get(os.ReadFile(c.Path("out", "hand")))(t))
+		}
+		if !strings.Contains(said, "/mps/gpu0/pipe\n10\n") {
+			t.Errorf("%s sees %s", name, said)
+		}
+	}
 }
 
 // container is a SPANK plugin that enters a namespace in which the node's programs aren't there, as Pyxis enters a
