@@ -640,7 +640,8 @@ func (v *verdict) cluster() {
 	v.beside()
 	// Jobs may end between plan and start; the bridge's metrics say so. Where GPUs are bound to cores, admins.md does.
 	// On a loaded machine that takes long.
-	if !v.c.bound() && loaded*v.bridge.AskS < slackS && v.bridge.Misplaced > 1 && 4*v.bridge.Misplaced > float64(v.bridge.parts()) {
+	few := v.bridge.Misplaced < 2 || 4*v.bridge.Misplaced <= float64(v.bridge.parts())
+	if !few && !v.c.bound() && loaded*v.bridge.AskS < slackS {
 		v.add("", kindGPU, "%.0f jobs ran on another GPU than planned", v.bridge.Misplaced)
 	}
 	for _, s := range v.bridge.Says {
