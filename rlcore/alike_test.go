@@ -45,7 +45,7 @@ func TestJobsAlikeAreInterchangeable(t *testing.T) {
 		if b.Alike() != a.Alike() {
 			t.Fatal("jobs that differ in nothing that counts aren't alike")
 		}
-		with := func(x Running) Refusal { return g.Together(&spec, []Running{other, x}, 10) }
+		with := func(x Running) Veto { return g.Together(&spec, []Running{other, x}, 10) }
 		if with(a) != with(b) {
 			t.Fatalf("%v with the one, %v with the other: %+v, %+v", with(a), with(b), a, b)
 		}

@@ -45,7 +45,7 @@ func (m *company) gather(r *Rules, running []Running) {
 }
 
 // mayMeet checks the members' owners and arrays, and that each is known.
-func (m *company) mayMeet(spec *GPUSpec) Refusal {
+func (m *company) mayMeet(spec *GPUSpec) Veto {
 	first, arrayOnly, mixed := m.members[0].Job, false, false
 	shared := len(m.members) > 1
 	for i := range m.members {
@@ -54,19 +54,19 @@ func (m *company) mayMeet(spec *GPUSpec) Refusal {
 		mixed = mixed || j.Array == "" || j.Array != first.Array
 		switch {
 		case shared && j.FirstRun:
-			return RefusedFirstRun
+			return VetoFirstRun
 		case shared && j.NoShare:
-			return RefusedNoShare
+			return VetoNoShare
 		case shared && j.Profile == nil:
-			return RefusedUnknown
+			return VetoUnknown
 		case shared && (j.Profile.Busy != nil || j.Profile.HeldMiB > 0) && !spec.MemLimits:
-			return RefusedUnheld
+			return VetoUnheld
 		case shared && arrayOnly && mixed:
-			return RefusedArray
+			return VetoArray
 		case spec.SameUser && j.User != first.User:
-			return RefusedUser
+			return VetoUser
 		case shared && j.Rank != first.Rank:
-			return RefusedRank
+			return VetoRank
 		}
 	}
 	return Allowed
@@ -83,30 +83,30 @@ func (m *company) predict(r *Rules, spec *GPUSpec) {
 }
 
 // mayShare checks the predictions for several members of known profile: they may meet, and keep contracts and limits.
-func (m *company) mayShare(r *Rules, spec *GPUSpec, nowS float64) Refusal {
+func (m *company) mayShare(r *Rules, spec *GPUSpec, nowS float64) Veto {
 	clients := 0
 	for i := range m.members {
 		clients += m.members[i].Profile.Clients()
 	}
 	if spec.MaxClients > 0 && clients > spec.MaxClients {
-		return RefusedClients
+		return VetoClients
 	}
 	m.predict(r, spec)
 	if f, ok := r.Predictor.(Forbidder); ok && f.Forbidden(spec, m.profiles) {
-		return RefusedForbidden
+		return VetoForbidden
 	}
 	for i := range m.members {
 		x := &m.members[i]
 		x.slowest = r.worst(&m.pred[i])
 		if r.breaks(x.Job, x.slowest) {
-			return RefusedContract
+			return VetoContract
 		}
 	}
 	if !m.keepsSessions(r, spec) {
-		return RefusedContract
+		return VetoContract
 	}
 	if !r.Bare && !m.keepsLimits(r, spec, nowS) {
-		return RefusedLimit
+		return VetoLimit
 	}
 	return Allowed
 }

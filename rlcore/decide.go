@@ -12,13 +12,12 @@ type Decision struct {
 	Window Window
 	Combo  Combo // 0 = wait
 	Score  float64
-	// Combos are the combinations that Check allows, Scores their values in the same order. Refused says, by combination,
-	// why Check refused a combination, or a part of it; RefusedDue, RefusedLength and RefusedTurn are the reasons of
-	// combinations that scored higher than the choice and break the promise. All three are valid until the Decider's next
-	// decision.
-	Combos  []Combo
-	Scores  []float64
-	Refused []Refusal
+	// Combos are the combinations that Check allows, Scores their values in the same order. Vetoes says, by combination,
+	// why Check vetoed it, or a part of it; VetoDue, VetoLength and VetoTurn are the reasons of combinations that scored
+	// higher than the choice and break the promise. All three are valid until the Decider's next decision.
+	Combos []Combo
+	Scores []float64
+	Vetoes []Veto
 	// Turn: no combination keeps the promise, and the job whose turn it is gets the idle GPU alone.
 	Turn bool
 	// Broken reports that a policy scored a combination with NaN. If there is a fallback, the decision is the fallback's.
@@ -36,16 +35,16 @@ func (d *Decision) Jobs() []int {
 	return out
 }
 
-// KeptOut returns the job that a decision for nothing has kept waiting: the first of the window's that would have
+// SoleVeto returns the job that a decision for nothing has kept waiting: the first of the window's that would have
 // joined the GPU, next to what runs there, but for one reason of the guard's, and that reason. A job that the promise
 // refuses as well doesn't wait for what it was refused for on its own merits. Allowed: there is none, or the GPU has no
 // room. It is to be called before the next decision.
-func (d *Decision) KeptOut() (i int, why Refusal) {
-	if d.Combo != 0 || len(d.Refused) == 0 {
+func (d *Decision) SoleVeto() (i int, why Veto) {
+	if d.Combo != 0 || len(d.Vetoes) == 0 {
 		return 0, Allowed
 	}
 	for i := range d.Window.Jobs {
-		switch why := d.Refused[1<<i]; {
+		switch why := d.Vetoes[1<<i]; {
 		case why.NoRoom():
 			return 0, Allowed
 		case why.ofPromise() || why != Allowed && d.Window.guard.wouldKeep(&d.Window, 1<<i):
@@ -113,7 +112,7 @@ func (d *Decider) Choose(in Window) Decision {
 	g.promise.open(&g.Rules, w)
 	combos, must := g.candidates(d.combos[:0], w)
 	d.combos = combos
-	dec := Decision{Window: d.w, Combos: combos, Refused: g.refused, Score: math.Inf(-1)}
+	dec := Decision{Window: d.w, Combos: combos, Vetoes: g.vetoes, Score: math.Inf(-1)}
 	if len(combos) == 0 {
 		return dec
 	}
@@ -144,7 +143,7 @@ func (d *Decider) Choose(in Window) Decision {
 			dec.Combo, dec.Score = combos[k], d.scores[k]
 			return dec
 		}
-		g.refused[combos[k]] = g.promise.broken
+		g.vetoes[combos[k]] = g.promise.broken
 	}
 	if turn := g.turn(w, must); turn != 0 {
 		dec.Combo, dec.Score, dec.Turn = turn, 0, true
@@ -180,16 +179,16 @@ func (g *Guard) candidates(dst []Combo, w *Window) (_ []Combo, must int) {
 	if must < 0 && !(g.promise.on && idle) {
 		dst = append(dst, 0)
 	}
-	g.refused = resize(g.refused, 1<<len(w.Jobs))
-	for c := Combo(1); int(c) < len(g.refused); c++ {
-		why := g.refused[c&(c-1)] // without its first job
+	g.vetoes = resize(g.vetoes, 1<<len(w.Jobs))
+	for c := Combo(1); int(c) < len(g.vetoes); c++ {
+		why := g.vetoes[c&(c-1)] // without its first job
 		if why == Allowed {
-			why = g.refused[c&^(1<<(bits.Len32(uint32(c))-1))] // without its last one
+			why = g.vetoes[c&^(1<<(bits.Len32(uint32(c))-1))] // without its last one
 		}
 		if why == Allowed {
 			why = g.Check(w, c)
 		}
-		if g.refused[c] = why; why == Allowed && (must < 0 || c.Has(must)) {
+		if g.vetoes[c] = why; why == Allowed && (must < 0 || c.Has(must)) {
 			dst = append(dst, c)
 		}
 	}

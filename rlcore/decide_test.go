@@ -65,9 +65,9 @@ func TestADecisionDoesNotDependOnTheOneBefore(t *testing.T) {
 			fresh := &Decider{Policy: byLength{}, Guard: NewGuard(rules), M: 6}
 			want := fresh.Decide(s, g)
 			got := after.Choose(NewWindow(nil, s, g, 6))
-			if got.Combo != want.Combo || got.Score != want.Score || !slices.Equal(got.Refused, want.Refused) {
-				t.Fatalf("GPU %d gets %b, and as the first GPU %b; refused %v and %v", g, got.Combo, want.Combo, got.Refused,
-					want.Refused)
+			if got.Combo != want.Combo || got.Score != want.Score || !slices.Equal(got.Vetoes, want.Vetoes) {
+				t.Fatalf("GPU %d gets %b, and as the first GPU %b; refused %v and %v", g, got.Combo, want.Combo, got.Vetoes,
+					want.Vetoes)
 			}
 		}
 	})

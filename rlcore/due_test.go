@@ -30,12 +30,12 @@ func pairwise(by float64) guess { return guess{Slowdown: by} }
 
 // promised is a window of jobs whose plain ends follow from one GPU that runs the given jobs.
 func promised(running []Running, jobs ...Job) *Window {
-	p := schedule.NewPlain("0")
+	p := schedule.NewSlurmAlone("0")
 	for i := range running {
-		p.Add(running[i].Plainly(), 0)
+		p.Add(running[i].ForSchedule(), 0)
 	}
 	for i := range jobs {
-		p.Add(jobs[i].Plainly(), 0)
+		p.Add(jobs[i].ForSchedule(), 0)
 	}
 	for i := range running {
 		running[i].PlainEndS = p.EndS(running[i].ID)
@@ -200,16 +200,16 @@ func TestARunThatGoesOnIsJoined(t *testing.T) {
 	varied := *flat("r", 1000, 100)
 	varied.DurationSD = 2000 // median 447 s
 	r := Running{Job: Job{ID: "r", User: "u", Profile: &varied, LimitS: 50_000}, Shares: 20, DoneS: 600, ElapsedS: 600}
-	p := schedule.NewPlain("0")
+	p := schedule.NewSlurmAlone("0")
 	p.DoneS = func(string) float64 { return r.DoneS }
-	p.Add(r.Plainly(), 0)
-	p.Runs(r.Plainly(), []int{0}, 0, 0)
+	p.Add(r.ForSchedule(), 0)
+	p.Runs(r.ForSchedule(), []int{0}, 0, 0)
 	for _, c := range []struct {
 		takes float64 // of the other job; r loses a tenth of it
 		want  []Combo
 	}{{400, []Combo{0, 1}}, {500, []Combo{0}}} {
 		a := Job{ID: fmt.Sprint("a", c.takes), User: "u", SubmitS: 600, Profile: flat("a", c.takes, 100)}
-		p.Add(a.Plainly(), 600)
+		p.Add(a.ForSchedule(), 600)
 		a.PlainEndS, r.PlainEndS = p.EndS(a.ID), p.EndS("r")
 		w := window(card(r), a)
 		w.State.NowS, w.State.PlainFreeS = 600, p.FreeS(nil, 600)
@@ -234,32 +234,32 @@ func TestWhyAPromiseWouldBeBroken(t *testing.T) {
 		guess guess
 		w     *Window
 		job   string
-		want  Refusal
+		want  Veto
 	}{
-		{"late by a known slowdown", guess{4, 0, false}, promised(long(), of("a", 50)), "a", RefusedDue},
+		{"late by a known slowdown", guess{4, 0, false}, promised(long(), of("a", 50)), "a", VetoDue},
 		{
 			"in time, but a job of whole GPUs starts later",
 			guess{1.2, 0, false},
 			promised(long(), foreign, of("a", 50)), "a",
-			RefusedTurn,
+			VetoTurn,
 		},
 		{"in time", guess{1.2, 0, false}, promised(long(), of("a", 50)), "", Allowed},
 		{
 			"its contract alone",
 			guess{1.2, 0, false},
-			promised(long(), strict(of("a", 50)), strict(of("b", 50))), "a", RefusedContract,
+			promised(long(), strict(of("a", 50)), strict(of("b", 50))), "a", VetoContract,
 		},
 		{"its contract, and it would be late", guess{4, 0, false}, promised(long(), strict(of("a", 50))), "", Allowed},
 		{
 			"the job behind one that would be late without its contract, too",
 			guess{4, 0, false},
-			promised(long(), strict(of("a", 50)), of("b", 50)), "b", RefusedDue,
+			promised(long(), strict(of("a", 50)), of("b", 50)), "b", VetoDue,
 		},
 	} {
 		d := &Decider{Policy: byLength{}, Guard: NewGuard(Rules{Predictor: c.guess}), M: 5}
 		dec := d.Decide(c.w.State, 0)
 		steps := d.Guard.promise.steps
-		i, why := dec.KeptOut()
+		i, why := dec.SoleVeto()
 		if why != c.want || why != Allowed && dec.Window.Job(i).ID != c.job {
 			t.Errorf("%s: %q, %v; want %q", c.name, why, dec.Jobs(), c.want)
 		}
@@ -324,15 +324,15 @@ func TestNobodyMeetsTheLimitForSharing(t *testing.T) {
 		name     string
 		slowdown float64
 		job      Job
-		want     Refusal
+		want     Veto
 	}{
 		{"it ends in time", 1.2, j(func(*Job) {}), Allowed},
-		{"it would not", 1.4, j(func(*Job) {}), RefusedLimit},
+		{"it would not", 1.4, j(func(*Job) {}), VetoLimit},
 		{"no limit", 1.4, j(func(j *Job) { j.LimitS = 0 }), Allowed},
-		{"its runs vary", 1.2, j(func(j *Job) { p := *j.Profile; p.DurationSD = 25; j.Profile = &p }), RefusedLimit},
-		{"it always runs to its limit", 1.01, j(func(j *Job) { j.LimitS = 100 }), RefusedLimit},
+		{"its runs vary", 1.2, j(func(j *Job) { p := *j.Profile; p.DurationSD = 25; j.Profile = &p }), VetoLimit},
+		{"it always runs to its limit", 1.01, j(func(j *Job) { j.LimitS = 100 }), VetoLimit},
 		{"and its owner allows the difference", 1.01, j(func(j *Job) { j.LimitS, j.MaxSlowdown = 100, 1.5 }), Allowed},
-		{"its deadline", 1.4, j(func(j *Job) { j.LimitS, j.DeadlineS = 0, 160 }), RefusedLimit},
+		{"its deadline", 1.4, j(func(j *Job) { j.LimitS, j.DeadlineS = 0, 160 }), VetoLimit},
 	} {
 		g := Guard{Rules: Rules{Predictor: pairwise(c.slowdown)}}
 		if got := g.Check(window(card(), c.job, other), 3); got != c.want {
@@ -351,12 +351,12 @@ func TestNobodyMeetsTheLimitForSharing(t *testing.T) {
 	extends := Guard{Rules: Rules{Predictor: pairwise(1.4), ExtendLimit: true}}
 	for name, c := range map[string]struct {
 		job  Job
-		want Refusal
+		want Veto
 	}{
 		"time is given back":      {j(func(*Job) {}), Allowed},
 		"it always runs to it":    {j(func(j *Job) { j.LimitS = 100 }), Allowed},
-		"the limit can't be more": {j(func(j *Job) { j.LimitFixed = true }), RefusedLimit},
-		"its deadline":            {j(func(j *Job) { j.DeadlineS = 120 }), RefusedLimit},
+		"the limit can't be more": {j(func(j *Job) { j.LimitFixed = true }), VetoLimit},
+		"its deadline":            {j(func(j *Job) { j.DeadlineS = 120 }), VetoLimit},
 	} {
 		if got := extends.Check(window(card(), c.job, other), 3); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)

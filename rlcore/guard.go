@@ -32,7 +32,7 @@ type Guard struct {
 	Rules
 	company company
 	promise promise
-	refused []Refusal // by combination, of the last decision
+	vetoes  []Veto // by combination, of the last decision
 }
 
 // NewGuard returns a guard of the given rules.
@@ -40,7 +40,7 @@ func NewGuard(r Rules) *Guard { return &Guard{Rules: r} }
 
 // Check reports whether combination c may join the window's GPU now, on its own merits; Keeps adds the promise to all
 // other jobs.
-func (g *Guard) Check(w *Window, c Combo) Refusal {
+func (g *Guard) Check(w *Window, c Combo) Veto {
 	if c == 0 {
 		return Allowed
 	}
@@ -48,11 +48,11 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 	n := len(card.Running) + c.Len()
 	switch free := card.FreeShares(); {
 	case free == 0 && len(card.Running) > 0 && card.Running[0].Whole:
-		return RefusedWhole
+		return VetoWhole
 	case free < c.Len():
-		return RefusedShares
+		return VetoShares
 	case n > g.Members(&card.Spec):
-		return RefusedClients
+		return VetoClients
 	}
 	m.gather(&g.Rules, card.Running)
 	cpus, hostMem := 0, 0.0
@@ -68,7 +68,7 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 		return why
 	}
 	if card.FreeCPUs >= 0 && cpus > card.FreeCPUs || card.FreeHostMemMiB >= 0 && hostMem > card.FreeHostMemMiB {
-		return RefusedHost
+		return VetoHost
 	}
 	if n == 1 {
 		// Alone, the job has what Slurm would have given it, so its memory isn't the guard's concern.
@@ -78,7 +78,7 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 		return why
 	}
 	if !m.fits(g.memory(&card.Spec)) {
-		return RefusedMemory
+		return VetoMemory
 	}
 	return Allowed
 }
@@ -86,16 +86,16 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 // Together reports whether the given jobs may run on one card of the given kind at any moment of their runs: the peak
 // of each one's memory counts, where Check follows their runs. nowS is State.NowS. It ignores the node's memory and
 // cores.
-func (g *Guard) Together(spec *GPUSpec, jobs []Running, nowS float64) Refusal {
+func (g *Guard) Together(spec *GPUSpec, jobs []Running, nowS float64) Veto {
 	switch {
 	case len(jobs) < 2:
 		return Allowed
 	case len(jobs) > g.Members(spec):
-		return RefusedClients
+		return VetoClients
 	}
 	for i := range jobs {
 		if jobs[i].Whole {
-			return RefusedWhole
+			return VetoWhole
 		}
 	}
 	m := &g.company
@@ -104,7 +104,7 @@ func (g *Guard) Together(spec *GPUSpec, jobs []Running, nowS float64) Refusal {
 		return why
 	}
 	if m.peaks() > g.memory(spec) {
-		return RefusedMemory
+		return VetoMemory
 	}
 	return m.mayShare(&g.Rules, spec, nowS)
 }

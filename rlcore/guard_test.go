@@ -71,40 +71,40 @@ func TestWhomTheGuardRefuses(t *testing.T) {
 		rules Rules
 		gpu   GPU
 		jobs  []Job // all are to start
-		want  Refusal
+		want  Veto
 	}{
 		{"two that fit", Rules{}, card(), []Job{ann(small), ann(small)}, Allowed},
-		{"too much memory", Rules{}, card(), []Job{ann(big), ann(big)}, RefusedMemory},
+		{"too much memory", Rules{}, card(), []Job{ann(big), ann(big)}, VetoMemory},
 		{"alone its memory doesn't matter", Rules{}, card(), []Job{ann(flat("x", 1, 99999))}, Allowed},
-		{"two users on Pascal", Rules{}, card(), []Job{ann(small), bob}, RefusedUser},
+		{"two users on Pascal", Rules{}, card(), []Job{ann(small), bob}, VetoUser},
 		{"two users on Volta", Rules{}, volta, []Job{ann(small), bob}, Allowed},
-		{"unknown with another", Rules{}, card(), []Job{ann(nil), ann(small)}, RefusedUnknown},
+		{"unknown with another", Rules{}, card(), []Job{ann(nil), ann(small)}, VetoUnknown},
 		{"unknown alone", Rules{}, card(), []Job{ann(nil)}, Allowed},
-		{"unknown joins", Rules{}, running(ann(small)), []Job{ann(nil)}, RefusedUnknown},
+		{"unknown joins", Rules{}, running(ann(small)), []Job{ann(nil)}, VetoUnknown},
 		{"joins", Rules{}, running(ann(small)), []Job{ann(small)}, Allowed},
-		{"joins another user", Rules{}, running(ann(small)), []Job{bob}, RefusedUser},
-		{"next to a whole GPU's job", Rules{}, card(Running{Job: ann(small), Whole: true}), []Job{ann(small)}, RefusedWhole},
-		{"no shares left", Rules{}, card(Running{Job: ann(small), Shares: 100}), []Job{ann(small)}, RefusedShares},
-		{"asks not to share", Rules{}, card(), []Job{alone, ann(small)}, RefusedNoShare},
-		{"a first run", Rules{}, running(Job{User: "ann", Profile: small, NoShare: true, FirstRun: true}), []Job{ann(small)}, RefusedFirstRun},
+		{"joins another user", Rules{}, running(ann(small)), []Job{bob}, VetoUser},
+		{"next to a whole GPU's job", Rules{}, card(Running{Job: ann(small), Whole: true}), []Job{ann(small)}, VetoWhole},
+		{"no shares left", Rules{}, card(Running{Job: ann(small), Shares: 100}), []Job{ann(small)}, VetoShares},
+		{"asks not to share", Rules{}, card(), []Job{alone, ann(small)}, VetoNoShare},
+		{"a first run", Rules{}, running(Job{User: "ann", Profile: small, NoShare: true, FirstRun: true}), []Job{ann(small)}, VetoFirstRun},
 		{"no share, alone", Rules{}, card(), []Job{alone}, Allowed},
-		{"the job's contract", slow(pairwise(1.3)), card(), []Job{strict, ann(small)}, RefusedContract},
-		{"the site's contract", site, card(), []Job{ann(small), ann(small)}, RefusedContract},
-		{"the job's contract is wider", site, card(), []Job{wide, ann(small)}, RefusedContract},
+		{"the job's contract", slow(pairwise(1.3)), card(), []Job{strict, ann(small)}, VetoContract},
+		{"the site's contract", site, card(), []Job{ann(small), ann(small)}, VetoContract},
+		{"the job's contract is wider", site, card(), []Job{wide, ann(small)}, VetoContract},
 		{"both jobs' contracts are wider", site, card(), []Job{wide, wide}, Allowed},
-		{"the running job's contract", slow(pairwise(1.3)), running(strict), []Job{ann(small)}, RefusedContract},
+		{"the running job's contract", slow(pairwise(1.3)), running(strict), []Job{ann(small)}, VetoContract},
 		{"with its array only", Rules{}, card(), []Job{array("1", true), array("1", false)}, Allowed},
-		{"with another array", Rules{}, card(), []Job{array("1", true), array("2", false)}, RefusedArray},
-		{"with a job of no array", Rules{}, card(), []Job{array("1", true), ann(small)}, RefusedArray},
-		{"the restricted one comes last", Rules{}, card(), []Job{ann(small), array("1", false), array("1", true)}, RefusedArray},
+		{"with another array", Rules{}, card(), []Job{array("1", true), array("2", false)}, VetoArray},
+		{"with a job of no array", Rules{}, card(), []Job{array("1", true), ann(small)}, VetoArray},
+		{"the restricted one comes last", Rules{}, card(), []Job{ann(small), array("1", false), array("1", true)}, VetoArray},
 		{"two arrays that don't mind", Rules{}, card(), []Job{array("1", false), array("2", false), ann(small)}, Allowed},
-		{"members", Rules{MaxMembers: 2}, card(), []Job{ann(small), ann(small), ann(small)}, RefusedClients},
-		{"cores", Rules{}, host, []Job{cores, cores}, RefusedHost},
+		{"members", Rules{MaxMembers: 2}, card(), []Job{ann(small), ann(small), ann(small)}, VetoClients},
+		{"cores", Rules{}, host, []Job{cores, cores}, VetoHost},
 		{"a session where memory is limited", Rules{}, held, []Job{session(0), ann(small)}, Allowed},
-		{"a session where it isn't", Rules{}, card(), []Job{session(0), ann(small)}, RefusedUnheld},
-		{"a session while it computes", slow(slowBusy{}), held, []Job{session(1.3), ann(small)}, RefusedContract},
+		{"a session where it isn't", Rules{}, card(), []Job{session(0), ann(small)}, VetoUnheld},
+		{"a session while it computes", slow(slowBusy{}), held, []Job{session(1.3), ann(small)}, VetoContract},
 		{"a session with a wide contract", slow(slowBusy{}), held, []Job{session(2), ann(small)}, Allowed},
-		{"a predictor that returns NaN", slow(pairwise(nan())), card(), []Job{wide, ann(small)}, RefusedContract},
+		{"a predictor that returns NaN", slow(pairwise(nan())), card(), []Job{wide, ann(small)}, VetoContract},
 	} {
 		g := NewGuard(c.rules)
 		if got := g.Check(window(c.gpu, c.jobs...), 1<<len(c.jobs)-1); got != c.want {
@@ -126,7 +126,7 @@ func TestMemoryOverTime(t *testing.T) {
 		t.Errorf("75 s of the first against the second's 200 s: %s", why)
 	}
 	g = Guard{Rules: Rules{Predictor: pairwise(4)}}
-	if why := g.Check(w, 3); why != RefusedMemory {
+	if why := g.Check(w, 3); why != VetoMemory {
 		t.Errorf("at worst the first runs for 200 s: %s", why)
 	}
 }
@@ -255,7 +255,7 @@ func TestProfileValidate(t *testing.T) {
 // Stored data names a reason: no two may share a name, and each has a sentence.
 func TestRefusalsHaveNamesAndSentences(t *testing.T) {
 	seen := map[string]bool{}
-	for r := Allowed; int(r) < len(refusals); r++ {
+	for r := Allowed; int(r) < len(vetoes); r++ {
 		if r.Name() == "" || r.String() == "" || seen[r.Name()] {
 			t.Errorf("%d: name %q, sentence %q", r, r.Name(), r)
 		}

@@ -197,7 +197,7 @@ func TestLeftIsAnAmount(t *testing.T) {
 
 // On plain Slurm a known job is expected to take its application's time, an unknown one its limit, and one without
 // either may take for ever.
-func TestPlainly(t *testing.T) {
+func TestJobsInPlainSlurmsSchedule(t *testing.T) {
 	known := &Profile{App: "a", DurationS: 100, DurationSD: 50, PeriodS: 100, Series: []Use{{}}}
 	for name, c := range map[string]struct {
 		job    Job
@@ -210,7 +210,7 @@ func TestPlainly(t *testing.T) {
 		"unknown":       {Job{LimitS: 60}, 60, false},
 		"neither":       {Job{}, math.Inf(1), false},
 	} {
-		j := c.job.Plainly()
+		j := c.job.ForSchedule()
 		if j.TakesS != c.takes && math.Abs(j.TakesS-c.takes) > 1e-6 || (j.Spread > 0) != c.varies {
 			t.Errorf("%s: it takes %v s, and varies by %v", name, j.TakesS, j.Spread)
 		}

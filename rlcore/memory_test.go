@@ -137,7 +137,7 @@ func TestProcessLimit(t *testing.T) {
 func TestProcessesAreClients(t *testing.T) {
 	g := NewGuard(Rules{Predictor: pairwise(1)})
 	spec := &GPUSpec{MemMiB: 16000, MaxClients: 16}
-	for processes, want := range map[int]Refusal{0: Allowed, 8: Allowed, 9: RefusedClients} {
+	for processes, want := range map[int]Veto{0: Allowed, 8: Allowed, 9: VetoClients} {
 		var jobs []Running
 		for _, id := range []string{"a", "b"} {
 			p := holds(1000)

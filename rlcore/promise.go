@@ -32,27 +32,27 @@ const (
 // makes the job end later than going on plainly would, plus its grace.
 type promise struct {
 	on      bool
-	cards   []company // by GPU: the running jobs
-	claimed []string  // by GPU: the foreign job that has its turn there now
-	gets    []bool    // by GPU: some job of the queue gets it
-	kept    []kept    // by GPU: the first foreign job that gets it
+	cards   []company     // by GPU: the running jobs
+	claimed []string      // by GPU: the foreign job that has its turn there now
+	gets    []bool        // by GPU: some job of the queue gets it
+	next    []nextForeign // by GPU: the first foreign job that gets it
 
 	cluster schedule.Cluster
 	now     schedule.List // as things are
-	ahead   ahead
+	queue   plainQueue
 	trial   schedule.List // after a combination
 	steps   int           // how many more jobs behind windows may be followed
 	bound   []float64     // by when GPUs must be free for jobs that come later, as schedule.List.Times; nil = not known
 
-	broken Refusal // why Keeps was false
+	broken Veto // why Keeps was false
 
 	free   []float64
 	takesS []float64 // by the last window's jobs
 	joined company   // a combination's jobs with those that run on the window's GPU
 }
 
-// ahead is how the first jobs of the queue go on plainly.
-type ahead struct {
+// plainQueue is how the first jobs of the queue go on if no job joins a GPU.
+type plainQueue struct {
 	now    *schedule.List
 	starts []float64     // of each, s from now
 	takes  []float64     // what each takes, s
@@ -74,8 +74,8 @@ const (
 	comparisons = 32
 )
 
-// kept is a foreign job of the queue that gets a GPU if all go on plainly.
-type kept struct {
+// nextForeign is the first foreign job of the queue that gets a GPU if all go on plainly.
+type nextForeign struct {
 	foreign int     // its index in State.Pending, −1 = no foreign job gets the GPU
 	fromS   float64 // when it starts, s from now
 }
@@ -102,11 +102,11 @@ func (g *Guard) Begin(s *State) {
 		p.free[k] = p.cards[k].goOn(&g.Rules, &s.GPUs[k])
 	}
 	p.now.Reset(&p.cluster, p.free)
-	p.ahead.reset(&p.now)
+	p.queue.reset(&p.now)
 	p.steps = 0
 	p.trial.Copy(&p.now)
 	foreign := false
-	p.kept = slices.Repeat([]kept{{foreign: -1}}, len(s.GPUs))
+	p.next = slices.Repeat([]nextForeign{{foreign: -1}}, len(s.GPUs))
 	for i := range s.Pending {
 		j := &s.Pending[i]
 		j.turn = turn{byS: g.latestStart(j, s.NowS)}
@@ -123,8 +123,8 @@ func (g *Guard) Begin(s *State) {
 			if j.Foreign && startS <= rounding {
 				p.claimed[k] = j.ID
 			}
-			if j.Foreign && p.kept[k].foreign < 0 {
-				p.kept[k] = kept{i, startS}
+			if j.Foreign && p.next[k].foreign < 0 {
+				p.next[k] = nextForeign{i, startS}
 			}
 		}
 		foreign = foreign || j.Foreign
@@ -153,7 +153,7 @@ func (p *promise) losers(r *Rules, s *State) {
 func (g *Guard) Refresh(s *State, k int) {
 	if p := &g.promise; len(p.cards) == len(s.GPUs) {
 		p.now.Set(k, p.cards[k].goOn(&g.Rules, &s.GPUs[k]))
-		p.ahead.reset(&p.now)
+		p.queue.reset(&p.now)
 	}
 }
 
@@ -224,7 +224,7 @@ func (p *promise) open(r *Rules, w *Window) {
 	p.look(r, w)
 	if n := len(w.Jobs); p.on && n > 0 {
 		p.steps += budget(len(w.State.GPUs))
-		p.ahead.follow(w.State, w.Jobs[n-1]+1)
+		p.queue.follow(w.State, w.Jobs[n-1]+1)
 	}
 }
 
@@ -232,13 +232,13 @@ func (p *promise) open(r *Rules, w *Window) {
 func budget(gpus int) int { return max(mostSteps/gpus, leastByGPU*gpus) }
 
 // reset begins at the front of the queue.
-func (x *ahead) reset(now *schedule.List) {
+func (x *plainQueue) reset(now *schedule.List) {
 	x.now, x.starts, x.takes, x.on, x.times = now, x.starts[:0], x.takes[:0], x.on[:0], x.times[:0]
 	x.every = max(1, now.GPUs()/comparisons)
 }
 
 // follow lets the first n jobs of the queue go on plainly.
-func (x *ahead) follow(s *State, n int) {
+func (x *plainQueue) follow(s *State, n int) {
 	if len(x.starts) == 0 {
 		x.plain.Copy(x.now)
 	}
@@ -258,12 +258,12 @@ func (x *ahead) follow(s *State, n int) {
 // hasTurn reports whether a job of the queue would start now if all went on plainly, on GPU g or another one of its
 // class: on a GPU of another class it would take what is left for somebody else.
 func (p *promise) hasTurn(job, g int) bool {
-	on := p.ahead.on[job]
-	return on >= 0 && p.ahead.starts[job] <= rounding && p.cluster.Alike(on, g)
+	on := p.queue.on[job]
+	return on >= 0 && p.queue.starts[job] <= rounding && p.cluster.Alike(on, g)
 }
 
 // after returns when all GPUs are free once n jobs have started, where schedules are compared there; else nil.
-func (x *ahead) after(s *State, n int) []float64 {
+func (x *plainQueue) after(s *State, n int) []float64 {
 	if n%x.every > 0 && n < len(s.Pending) {
 		return nil
 	}
@@ -283,22 +283,22 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 	case c == 0:
 		return true
 	case !p.on:
-		p.broken = RefusedTurn
+		p.broken = VetoTurn
 		return p.leavesForeign(&g.Rules, w, c)
 	}
 	freeS := p.join(&g.Rules, w, c)
 	joining := p.joined.members[len(w.Card().Running):]
 	for i, at := range w.Jobs {
 		if c.Has(i) {
-			joining[0].aloneS = p.ahead.starts[at] + p.takesS[i]
+			joining[0].aloneS = p.queue.starts[at] + p.takesS[i]
 			joining = joining[1:]
 		}
 	}
-	if p.broken = RefusedDue; !p.joined.keepDues(&g.Rules, w.State.NowS) {
+	if p.broken = VetoDue; !p.joined.keepDues(&g.Rules, w.State.NowS) {
 		return false
 	}
 	if !p.joined.unlikely(&g.Rules, &w.Card().Spec) {
-		p.broken = RefusedLength
+		p.broken = VetoLength
 		return false
 	}
 	return p.queueKeeps(w, c, freeS)
@@ -307,10 +307,10 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 // leavesForeign reports whether c leaves the GPU to the foreign job that gets it next, as Slurm's backfill does where
 // nothing else is promised: jobs behind that job may join if the GPU is free when it starts.
 func (p *promise) leavesForeign(r *Rules, w *Window, c Combo) bool {
-	if w.GPU >= len(p.kept) || p.kept[w.GPU].foreign < 0 {
+	if w.GPU >= len(p.next) || p.next[w.GPU].foreign < 0 {
 		return true
 	}
-	next, behind := p.kept[w.GPU], false
+	next, behind := p.next[w.GPU], false
 	for i, at := range w.Jobs {
 		behind = behind || c.Has(i) && at > next.foreign
 	}
@@ -330,12 +330,12 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 	p.trial.Set(w.GPU, freeS)
 	for i := 0; ; i++ {
 		if i >= near {
-			plain := p.ahead.after(s, i)
+			plain := p.queue.after(s, i)
 			bound := plain
 			if i == len(s.Pending) && len(p.bound) > 0 {
 				bound = p.bound
 			}
-			if plain != nil && p.trial.Keeps(plain, bound) {
+			if plain != nil && p.trial.NoLater(plain, bound) {
 				return true
 			}
 			if i == len(s.Pending) || i >= far && plain != nil || p.steps == 0 {
@@ -343,16 +343,16 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 			}
 			p.steps--
 		}
-		p.ahead.follow(s, i+1)
+		p.queue.follow(s, i+1)
 		if next < len(w.Jobs) && w.Jobs[next] == i {
 			if next++; c.Has(next - 1) {
 				continue
 			}
 		}
 		j := &s.Pending[i]
-		if at, _ := j.goOn(&p.trial, p.ahead.takes[i]); at > max(p.ahead.starts[i], j.latestS)+rounding {
+		if at, _ := j.goOn(&p.trial, p.queue.takes[i]); at > max(p.queue.starts[i], j.latestS)+rounding {
 			if j.Foreign {
-				p.broken = RefusedTurn
+				p.broken = VetoTurn
 			}
 			return false
 		}

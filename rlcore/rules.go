@@ -91,12 +91,12 @@ func (r *Rules) dueS(j *Job) float64 {
 }
 
 // endsBy is by when a member of a GPU is to have ended, s from nowS: by its due. Where its start was too late for that
-// it may take its grace longer than alone, when it would end at plainlyS.
-func (r *Rules) endsBy(j *Job, plainlyS, nowS float64) float64 {
-	if by := r.dueS(j) - nowS; plainlyS <= by {
+// it may take its grace longer than without co-runners, when it would end at aloneS.
+func (r *Rules) endsBy(j *Job, aloneS, nowS float64) float64 {
+	if by := r.dueS(j) - nowS; aloneS <= by {
 		return by
 	}
-	return plainlyS + r.graceS(j)
+	return aloneS + r.graceS(j)
 }
 
 // graceS is by how much a job may end later than on plain Slurm, s: a part of its median length, since most of an

@@ -65,7 +65,7 @@ type Job struct {
 	// PlainSlot is where and when plain Slurm would have started it; nil = not known.
 	PlainSlot *schedule.Slot
 	// EarlyS is how much sooner plain Slurm can be expected to start it than PlainEndS, which goes by mean run times, has
-	// it, s. No due is put off by what only means promise; see schedule.Plain.EarlyS.
+	// it, s. No due is put off by what only means promise; see schedule.SlurmAlone.EarlyS.
 	EarlyS float64
 	// MaxSlowdown is the job's contract, run time together ÷ alone; 0 = the guard's.
 	MaxSlowdown float64
@@ -138,8 +138,8 @@ func (j *Job) goOn(f *schedule.List, takesS float64) (atS float64, on []int) {
 // WholeGPUs is how many GPUs the job takes, unshared if they are several.
 func (j *Job) WholeGPUs() int { return max(1, j.PerNode) * max(1, j.Nodes) }
 
-// Plainly returns the job as plain Slurm's schedule sees it.
-func (j *Job) Plainly() schedule.Job {
+// ForSchedule returns the job as plain Slurm's schedule sees it.
+func (j *Job) ForSchedule() schedule.Job {
 	out := schedule.Job{
 		ID: j.ID, Priority: j.Priority, SubmitS: j.SubmitS, TakesS: j.expectedS(), Request: j.request(),
 	}

@@ -21,9 +21,9 @@ type Model struct {
 	bad      *recent.Map[pair, bool]                 // by accuser and accused; see Forbid
 	alone    *recent.Map[rlcore.Identity, time.Time] // since when; see KeepAlone
 	doubts   *recent.Map[pair, float64]              // by victim and aggressor, above 1; see Doubt
-	kept     map[group]*answer                       // predictions for keptOn
-	keptOn   kindOfCard
-	keptBy   map[kindOfCard]map[group]*answer
+	cache    map[group]*answer                       // predictions for cachedOn
+	cachedOn kindOfCard
+	caches   map[kindOfCard]map[group]*answer
 	sketches map[*rlcore.Profile]*sketch // see look
 
 	demands  []contention.Demand
@@ -116,16 +116,16 @@ func (m *Model) answer(spec *rlcore.GPUSpec, members []*rlcore.Profile) *answer 
 	var g group
 	copy(g[:], members)
 	on := kindOfCard{spec.Model, spec.Sharing, spec.PCIeMBps}
-	if m.kept == nil || on != m.keptOn { // mostly one card is asked about many times
-		if m.keptBy == nil {
-			m.keptBy = map[kindOfCard]map[group]*answer{}
+	if m.cache == nil || on != m.cachedOn { // mostly one card is asked about many times
+		if m.caches == nil {
+			m.caches = map[kindOfCard]map[group]*answer{}
 		}
-		if m.keptBy[on] == nil {
-			m.keptBy[on] = map[group]*answer{}
+		if m.caches[on] == nil {
+			m.caches[on] = map[group]*answer{}
 		}
-		m.kept, m.keptOn = m.keptBy[on], on
+		m.cache, m.cachedOn = m.caches[on], on
 	}
-	if a := m.kept[g]; a != nil {
+	if a := m.cache[g]; a != nil {
 		return a
 	}
 	a := &answer{}
@@ -133,10 +133,10 @@ func (m *Model) answer(spec *rlcore.GPUSpec, members []*rlcore.Profile) *answer 
 	for i := range members {
 		a.law[i] = math.Exp(a.beliefs[i].z) - Floor + 1
 	}
-	if len(m.kept) >= maxKeptGroups {
-		clear(m.kept)
+	if len(m.cache) >= maxKeptGroups {
+		clear(m.cache)
 	}
-	m.kept[g] = a
+	m.cache[g] = a
 	return a
 }
 
@@ -150,7 +150,7 @@ type (
 )
 
 // forget forgets all kept predictions.
-func (m *Model) forget() { m.kept, m.keptBy = nil, nil }
+func (m *Model) forget() { m.cache, m.caches = nil, nil }
 
 type answer struct {
 	predictions [maxKept]rlcore.Prediction

@@ -9,7 +9,7 @@ import (
 
 // Whatever is stored of a schedule, it is read or refused, and one that is read can be used and stored again.
 func FuzzPlain(f *testing.F) {
-	p := NewPlain("n1:0", "n1:1", "n2:0")
+	p := NewSlurmAlone("n1:0", "n1:1", "n2:0")
 	a := job("a", 3, 0, 100)
 	a.GPUs, a.PerNode = NewGPUSet(0, 2), 1
 	p.Add(a, 0)
@@ -20,7 +20,7 @@ func FuzzPlain(f *testing.F) {
 	}
 	f.Add([]byte(`{"gpus":["x"],"jobs":[{"id":"1","gpus":[7],"on":[0],"place":"begun","end_s":-1,"per_node":9}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		var p Plain
+		var p SlurmAlone
 		if json.Unmarshal(text, &p) != nil {
 			return
 		}
@@ -30,7 +30,7 @@ func FuzzPlain(f *testing.F) {
 		p.Remove(8, "b")
 		p.FreeS(nil, 9)
 		again := must.Get(json.Marshal(&p))(t)
-		var q Plain
+		var q SlurmAlone
 		if err := json.Unmarshal(again, &q); err != nil {
 			t.Fatalf("%s: %v", again, err)
 		}

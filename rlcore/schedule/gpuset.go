@@ -1,5 +1,6 @@
 // Package schedule makes list schedules of whole GPUs: each job in turn gets the GPUs that it may use and that are free
-// first, as plain Slurm hands them out. Plain is the schedule that plain Slurm would have kept of the jobs.
+// first, as plain Slurm hands them out. SlurmAlone is the
+// schedule that plain Slurm would have kept of the jobs.
 package schedule
 
 import (

@@ -364,9 +364,9 @@ func (f *List) Times(dst []float64) []float64 {
 	return dst
 }
 
-// Keeps reports whether no GPU of a class is free later than in both other schedules, given by their times: its first
+// NoLater reports whether no GPU of a class is free later than in both other schedules, given by their times: its first
 // GPU is compared with their first ones, and so on.
-func (f *List) Keeps(a, b []float64) bool {
+func (f *List) NoLater(a, b []float64) bool {
 	i := 0
 	for _, gpus := range f.order {
 		for _, g := range gpus {

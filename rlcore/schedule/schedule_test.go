@@ -118,8 +118,8 @@ func TestScheduleIsListScheduling(t *testing.T) {
 				}
 			}
 		}
-		if times := before.Times(nil); f.Keeps(times, times) != (most <= Rounding) {
-			t.Fatalf("GPUs are free later by %v, and that it keeps these times is %v", most, f.Keeps(times, times))
+		if times := before.Times(nil); f.NoLater(times, times) != (most <= Rounding) {
+			t.Fatalf("GPUs are free later by %v, and that it keeps these times is %v", most, f.NoLater(times, times))
 		}
 	})
 }

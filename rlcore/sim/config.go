@@ -106,8 +106,8 @@ func New(cfg Config) (*Sim, error) {
 		s.choosy = s.choosy || j.GPUs != nil
 	}
 	slices.SortStableFunc(s.order, func(a, b int) int { return cmp.Compare(s.jobs[a].SubmitS, s.jobs[b].SubmitS) })
-	s.kept, s.waited = make([]waiting, len(s.devs)), make([]float64, len(s.jobs)*rlcore.Refusals)
-	s.plain, s.truly = schedule.NewPlain(s.names...), schedule.NewPlain(s.names...)
+	s.vetoes, s.waited = make([]waiting, len(s.devs)), make([]float64, len(s.jobs)*rlcore.Vetoes)
+	s.plain, s.truly = schedule.NewSlurmAlone(s.names...), schedule.NewSlurmAlone(s.names...)
 	s.plain.DoneS = s.done
 	return s, nil
 }

@@ -15,7 +15,7 @@ func (s *Sim) advance(t float64) {
 		return
 	}
 	s.delay(dt)
-	s.countKept(dt)
+	s.countVetoes(dt)
 	s.now = t
 }
 

@@ -72,7 +72,7 @@ func (s *Sim) startNextForeign() bool {
 	t.list.Reset(&t.cluster, t.freeS)
 	foreign := t.pending
 	for p := 0; idle > 0 && foreign > 0; p++ {
-		x := s.state.Pending[p].Plainly()
+		x := s.state.Pending[p].ForSchedule()
 		at, on := t.list.Run(x.Request, x.TakesS)
 		now := at <= rounding
 		for _, g := range on {

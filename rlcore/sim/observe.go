@@ -41,7 +41,7 @@ func (s *Sim) learn(g, i int, believedS float64, met []interference.Overlap) {
 		if x := &s.jobs[w]; x.known != nil && x.known.Identity() == j.known.Identity() {
 			s.know(w)
 			s.state.Pending[k].Profile, s.state.Pending[k].Cards = x.Profile, x.Cards
-			changed = append(changed, x.Plainly())
+			changed = append(changed, x.ForSchedule())
 		}
 	}
 	if len(changed) > 0 {

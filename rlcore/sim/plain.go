@@ -6,11 +6,11 @@ const lateBy = 0.1
 // expect adds job i to the plain schedules.
 func (s *Sim) expect(i int) {
 	j := &s.jobs[i]
-	s.plain.Add(j.Plainly(), s.now)
+	s.plain.Add(j.ForSchedule(), s.now)
 	truth, exact := j.Job, *j.Truth
 	exact.DurationSD = 0 // of this run it is known
 	truth.Profile = &exact
-	s.truly.Add(truth.Plainly(), s.now)
+	s.truly.Add(truth.ForSchedule(), s.now)
 }
 
 // done is how much solo work the site believes a job to have done that runs, s.

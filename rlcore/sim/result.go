@@ -21,7 +21,7 @@ type Outcome struct {
 	Slowdown float64
 	Failures int  // runs that ran out of memory
 	TimedOut bool // it was ended at its limit
-	// PlainEndS is when plain Slurm would have ended it; see schedule.Plain.
+	// PlainEndS is when plain Slurm would have ended it; see schedule.SlurmAlone.
 	PlainEndS float64
 	// Harmed: it was ended at its limit, and alone it would have ended before.
 	Harmed bool
@@ -40,7 +40,7 @@ type Result struct {
 	OOM             int // runs that ran out of memory
 	Harmed          int // jobs that were ended at their limits, and alone would have ended before
 	Decisions       int
-	Kept            []Kept // what the guard's reasons cost, the dearest first
+	Kept            []VetoCost // what the guard's reasons cost, the dearest first
 }
 
 // Result returns the outcome once all jobs have ended; else an error, which wraps ErrStuck.
@@ -51,7 +51,7 @@ func (s *Sim) Result() (*Result, error) {
 	if s.left > 0 {
 		return nil, fmt.Errorf("%w: %d jobs have not ended yet", ErrStuck, s.left)
 	}
-	r := &Result{OOM: s.oom, Decisions: s.decisions, Kept: s.keptBy()}
+	r := &Result{OOM: s.oom, Decisions: s.decisions, Kept: s.vetoCosts()}
 	if len(s.jobs) == 0 {
 		return r, nil
 	}
@@ -174,6 +174,6 @@ func (s *Sim) Decide(d *rlcore.Decider) rlcore.Decision {
 
 // Take carries out a decision.
 func (s *Sim) Take(dec rlcore.Decision) {
-	s.noteKept(&dec)
+	s.noteVeto(&dec)
 	s.Start(dec.Jobs())
 }

@@ -39,12 +39,12 @@ type Sim struct {
 	oom    int
 
 	// plain is plain Slurm's schedule as the site expects it, truly the one that it would have been.
-	plain, truly *schedule.Plain
+	plain, truly *schedule.SlurmAlone
 	names        []string       // of the GPUs
 	byID         map[string]int // index in jobs
 
 	turns  turns
-	kept   []waiting // by GPU: whom the last decision there keeps waiting
+	vetoes []waiting // by GPU: whom the last decision there keeps waiting
 	waited []float64 // by job and reason, s
 	site   site.Site
 	onCard map[onCard]*rlcore.Profile
@@ -195,7 +195,7 @@ func (s *Sim) begin(p int, on []int) {
 	i := s.wait[p]
 	j := &s.jobs[i]
 	j.started, j.gpu = s.now, on[0]
-	s.plain.Runs(j.Plainly(), on, s.now, s.now)
+	s.plain.Runs(j.ForSchedule(), on, s.now, s.now)
 	truth := s.truth(i, on[0])
 	latest := s.cfg.latestEnd(&j.Arrival, truth.DurationS, s.now)
 	for _, g := range on {
@@ -205,7 +205,7 @@ func (s *Sim) begin(p int, on []int) {
 			job: i, segs: s.segments(truth), startS: s.now, latestS: latest, slow: 1, estSlow: 1,
 		})
 		d.inState, s.stateS, s.turns.known = false, -1, false
-		s.kept[g] = waiting{}
+		s.vetoes[g] = waiting{}
 	}
 }
 
@@ -339,7 +339,7 @@ func (s *Sim) remove(g, k int) (met []interference.Overlap) {
 		d := &s.devs[g]
 		d.members = slices.DeleteFunc(d.members, func(m member) bool { return m.job == i })
 		d.inState, s.stateS = false, -1
-		s.kept[g] = waiting{}
+		s.vetoes[g] = waiting{}
 		s.refresh(g)
 		s.devs[g].due = true
 	}

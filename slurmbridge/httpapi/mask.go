@@ -117,18 +117,18 @@ func (m *mask) explanation(e *job.Explanation) *job.Explanation {
 		return e
 	}
 	out := *e
-	out.Considered, out.Refused = slices.Clone(e.Considered), slices.Clone(e.Refused)
+	out.Considered, out.Vetoes = slices.Clone(e.Considered), slices.Clone(e.Vetoes)
 	for i := range out.Considered {
 		out.Considered[i].Jobs = m.refs(out.Considered[i].Jobs)
 	}
-	for i := range out.Refused {
+	for i := range out.Vetoes {
 		// Its company isn't named, and one that was read back is a sentence.
-		text := out.Refused[i].String()
+		text := out.Vetoes[i].String()
 		if at := strings.Index(text, " on "); strings.HasPrefix(text, "with ") && at > 0 {
 			names := strings.Split(text[len("with "):at], ", ")
 			text = "with " + strings.Join(m.refs(names), ", ") + text[at:]
 		}
-		_ = out.Refused[i].UnmarshalText([]byte(m.text(text))) // it returns no error
+		_ = out.Vetoes[i].UnmarshalText([]byte(m.text(text))) // it returns no error
 	}
 	out.Status = m.text(out.Status)
 	return &out

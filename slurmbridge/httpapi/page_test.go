@@ -84,8 +84,8 @@ func busy(nodes, pending int) *Server {
 				Considered: slices.Repeat([]job.Considered{{
 					Jobs: []string{ref, fmt.Sprint(id - 1)}, Node: "gpu001", Value: 1.23, Slowdown: []float64{1.1, 1.2},
 				}}, 9),
-				Refused: slices.Repeat([]job.Refusal{{
-					With: []string{fmt.Sprint(id - 1)}, Node: "gpu001", Reason: rlcore.RefusedMemory,
+				Vetoes: slices.Repeat([]job.Veto{{
+					With: []string{fmt.Sprint(id - 1)}, Node: "gpu001", Reason: rlcore.VetoMemory,
 				}}, 9),
 			}
 		}
@@ -174,7 +174,7 @@ func TestPageEscapes(t *testing.T) {
 	st.Apps[j.Ref] = job.App{Key: evil}
 	st.Explanations[j.Ref] = &job.Explanation{
 		App: evil, Status: evil,
-		Refused:    []job.Refusal{{With: []string{evil}, Node: evil, Reason: rlcore.RefusedMemory}},
+		Vetoes:     []job.Veto{{With: []string{evil}, Node: evil, Reason: rlcore.VetoMemory}},
 		Considered: []job.Considered{{Jobs: []string{evil}, Node: evil}},
 	}
 	run := &st.Snap.Jobs[0]

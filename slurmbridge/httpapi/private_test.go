@@ -78,12 +78,12 @@ func others(t *testing.T) *Server {
 	st.Apps, st.Unmanaged["7"] = apps, "ann edited it"
 	st.Snap.Jobs = append(st.Snap.Jobs,
 		job.Job{Ref: "7", User: "ann", State: job.Pending, Request: job.GPURequest{Kind: job.Shares, Count: 100}})
-	refused := job.Refusal{With: []string{first}, Node: "n1", Reason: rlcore.RefusedMemory}
-	readBack := job.Refusal{}
+	refused := job.Veto{With: []string{first}, Node: "n1", Reason: rlcore.VetoMemory}
+	readBack := job.Veto{}
 	_ = readBack.UnmarshalText([]byte(refused.String()))
 	note := &job.Explanation{
 		Ref: "7", App: "mine", Considered: []job.Considered{{Jobs: []string{"7", "4711_5"}}},
-		Refused: []job.Refusal{refused, readBack},
+		Vetoes: []job.Veto{refused, readBack},
 	}
 	st.Explanations = map[string]*job.Explanation{"7": note, first: {Ref: first, App: "secret-app"}}
 	member := job.Member{Ref: "8_5", User: "annette", App: "secret-app", Rule: "user annette", State: job.MemberPrepared}

@@ -83,7 +83,7 @@ type Plan struct {
 	Starts map[string]time.Time
 
 	// Plain is plain Slurm's schedule as of the poll, nil = as it was.
-	Plain *schedule.Plain
+	Plain *schedule.SlurmAlone
 	// Running is the cluster as the poll showed it, before any decision; Pending is empty.
 	Running *rlcore.State
 }
@@ -132,10 +132,10 @@ type Explanation struct {
 	// Considered holds the best combinations with the job that were allowed.
 	Considered []Considered `json:"considered,omitempty"`
 	// Refused holds the first combinations with the job that the guard did not allow.
-	Refused []Refusal `json:"refused,omitempty"`
+	Vetoes []Veto `json:"refused,omitempty"`
 	// KeptOut holds the vetoes that alone kept the job, first in its window, off a GPU with room that then got no job; see
-	// rlcore.Decision.KeptOut.
-	KeptOut []rlcore.Refusal `json:"-"`
+	// rlcore.Decision.SoleVeto.
+	SoleVetoes []rlcore.Veto `json:"-"`
 	// LatestDelayS is how many seconds longer the bridge alone may keep the job waiting.
 	LatestDelayS float64 `json:"latest_delay_s"`
 	// FreeInS is in how many seconds the first of the GPUs considered for it is expected
@@ -190,18 +190,18 @@ const (
 	Shadow Mode = "shadow" // decide and record, change nothing
 )
 
-// Refusal is one combination with a job that the guard did not allow, and why.
-type Refusal struct {
+// Veto is one combination with a job that the guard did not allow, and why.
+type Veto struct {
 	With   []string // the other waiting jobs, by ref; none = alone, or with the jobs that run there
 	Node   string
 	GPU    int
-	Reason rlcore.Refusal
-	// text is a refusal read from JSON, which holds the sentence only.
+	Reason rlcore.Veto
+	// text is a veto read from JSON, which holds the sentence only.
 	text string
 }
 
 // String renders the refusal for `why`, the status page and JSON.
-func (r Refusal) String() string {
+func (r Veto) String() string {
 	if r.text != "" {
 		return r.text
 	}
@@ -213,10 +213,10 @@ func (r Refusal) String() string {
 }
 
 // MarshalText makes JSON hold the sentence, as `why --json` documents it.
-func (r Refusal) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+func (r Veto) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // UnmarshalText keeps the sentence unparsed.
-func (r *Refusal) UnmarshalText(text []byte) error {
-	*r = Refusal{text: string(text)}
+func (r *Veto) UnmarshalText(text []byte) error {
+	*r = Veto{text: string(text)}
 	return nil
 }

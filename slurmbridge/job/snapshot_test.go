@@ -98,8 +98,8 @@ func TestExplanationKeepsItsRefusalsAsSentences(t *testing.T) {
 	const stored = `{"at":"0001-01-01T00:00:00Z","ref":"1","known":false,"status":"",` +
 		`"refused":["with 2 on n1 gpu 0: GPU memory would not suffice at some moment","alone or joining on n1 gpu 3: a job asks not to share, or can't run under MPS"],` +
 		`"latest_delay_s":0,"free_in_s":0}`
-	made := Explanation{Ref: "1", Refused: []Refusal{
-		{With: []string{"2"}, Node: "n1", Reason: rlcore.RefusedMemory}, {Node: "n1", GPU: 3, Reason: rlcore.RefusedNoShare},
+	made := Explanation{Ref: "1", Vetoes: []Veto{
+		{With: []string{"2"}, Node: "n1", Reason: rlcore.VetoMemory}, {Node: "n1", GPU: 3, Reason: rlcore.VetoNoShare},
 	}}
 	var read Explanation
 	must.OK(t, json.Unmarshal([]byte(stored), &read))

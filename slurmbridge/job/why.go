@@ -12,14 +12,14 @@ import (
 
 // noRoom words vetoes for a job's owner: why no GPU takes the job beside others. A veto without an entry keeps its own
 // words.
-var noRoom = map[rlcore.Refusal]string{
-	rlcore.RefusedWhole:    "all are taken",
-	rlcore.RefusedShares:   "all are full",
-	rlcore.RefusedUser:     "other users' jobs are on those in use",
-	rlcore.RefusedUnknown:  "its application is new here and needs one to itself for its first run",
-	rlcore.RefusedFirstRun: "those in use have a first run, which is alone so that its application becomes known",
-	rlcore.RefusedMemory:   "those in use lack memory for it",
-	rlcore.RefusedContract: "beside the jobs that run, it or one of them would be slowed by more than is allowed",
+var noRoom = map[rlcore.Veto]string{
+	rlcore.VetoWhole:    "all are taken",
+	rlcore.VetoShares:   "all are full",
+	rlcore.VetoUser:     "other users' jobs are on those in use",
+	rlcore.VetoUnknown:  "its application is new here and needs one to itself for its first run",
+	rlcore.VetoFirstRun: "those in use have a first run, which is alone so that its application becomes known",
+	rlcore.VetoMemory:   "those in use lack memory for it",
+	rlcore.VetoContract: "beside the jobs that run, it or one of them would be slowed by more than is allowed",
 }
 
 // Waits says why the job waits for a GPU: by the veto that most of the considered GPUs have, or because of other jobs.
@@ -28,9 +28,9 @@ func (e *Explanation) Waits() string {
 	if len(e.Considered) > 0 {
 		return text + "other jobs come first"
 	}
-	var most rlcore.Refusal
-	n := map[rlcore.Refusal]int{}
-	for _, r := range e.Refused {
+	var most rlcore.Veto
+	n := map[rlcore.Veto]int{}
+	for _, r := range e.Vetoes {
 		if len(r.With) == 0 {
 			if n[r.Reason]++; n[r.Reason] > n[most] {
 				most = r.Reason

@@ -306,11 +306,11 @@ func (p *pollWriter) refusals() error {
 		since = max(0, min(p.at.Sub(p.lastAt), mostBetween))
 	}
 	for ref, e := range p.st.Explanations {
-		waits := map[rlcore.Refusal]time.Duration{}
-		for i := range e.Refused {
-			waits[e.Refused[i].Reason] = 0
+		waits := map[rlcore.Veto]time.Duration{}
+		for i := range e.Vetoes {
+			waits[e.Vetoes[i].Reason] = 0
 		}
-		for _, reason := range e.KeptOut { // Refused may be incomplete: it has the first refusals only
+		for _, reason := range e.SoleVetoes { // Vetoes may be incomplete: it has the first ones only
 			waits[reason] = since
 		}
 		for reason, waited := range waits {

@@ -200,11 +200,11 @@ func TestLedgerOfShadow(t *testing.T) {
 	}
 	st.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: pair}}}
 	st.Explanations = map[string]*job.Explanation{
-		"1": {Refused: []job.Refusal{
-			{With: []string{"2"}, Node: "n1", Reason: rlcore.RefusedMemory},
-			{With: []string{"3"}, Node: "n1", Reason: rlcore.RefusedMemory},
+		"1": {Vetoes: []job.Veto{
+			{With: []string{"2"}, Node: "n1", Reason: rlcore.VetoMemory},
+			{With: []string{"3"}, Node: "n1", Reason: rlcore.VetoMemory},
 		}},
-		"2": {Refused: []job.Refusal{{Node: "n1", Reason: rlcore.RefusedNoShare}}},
+		"2": {Vetoes: []job.Veto{{Node: "n1", Reason: rlcore.VetoNoShare}}},
 	}
 	st.Snap.Jobs = append(st.Snap.Jobs, runs(waits("8", 0), 3, 1))
 	later := *st
@@ -225,8 +225,8 @@ func TestLedgerOfShadow(t *testing.T) {
 	must.Equal(t, ran["2"].Decided, history.Decision{}, "alone")
 	refused := must.Get(l.Refused(ctx, at(0), at(100)))(t)
 	want := []history.Refused{
-		{Reason: rlcore.RefusedMemory.String(), Jobs: 1, Looks: 3},
-		{Reason: rlcore.RefusedNoShare.String(), Jobs: 1, Looks: 3},
+		{Reason: rlcore.VetoMemory.String(), Jobs: 1, Looks: 3},
+		{Reason: rlcore.VetoNoShare.String(), Jobs: 1, Looks: 3},
 	}
 	must.Equal(t, refused, want)
 	nodes, err := l.Nodes(ctx, at(0))

@@ -186,13 +186,13 @@ func TestExplanationsAreBounded(t *testing.T) {
 	p.Decider.M = 12
 	plan := p.Plan(withCards(snapshot(jobs...)))
 	for ref, e := range plan.Explanations {
-		if len(e.Refused) > mostRefused || len(e.Considered) > mostConsidered {
-			t.Errorf("job %s: %d refused, %d considered", ref, len(e.Refused), len(e.Considered))
+		if len(e.Vetoes) > mostRefused || len(e.Considered) > mostConsidered {
+			t.Errorf("job %s: %d refused, %d considered", ref, len(e.Vetoes), len(e.Considered))
 		}
 	}
 	e := plan.Explanations["1"]
-	first := slices.IndexFunc(e.Refused, func(r job.Refusal) bool { return slices.Equal(r.With, []string{"2"}) })
-	if first < 0 || e.Refused[first].Reason != rlcore.RefusedUser {
-		t.Errorf("with another user's job: %+v", e.Refused)
+	first := slices.IndexFunc(e.Vetoes, func(r job.Veto) bool { return slices.Equal(r.With, []string{"2"}) })
+	if first < 0 || e.Vetoes[first].Reason != rlcore.VetoUser {
+		t.Errorf("with another user's job: %+v", e.Vetoes)
 	}
 }

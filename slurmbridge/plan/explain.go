@@ -20,9 +20,9 @@ const (
 
 // explain records what a decision considered of each job in its window.
 func (r *planRun) explain(dec *rlcore.Decision) {
-	if i, why := dec.KeptOut(); why != rlcore.Allowed {
-		if e := r.explanation(dec.Window.Job(i)); !slices.Contains(e.KeptOut, why) {
-			e.KeptOut = append(e.KeptOut, why)
+	if i, why := dec.SoleVeto(); why != rlcore.Allowed {
+		if e := r.explanation(dec.Window.Job(i)); !slices.Contains(e.SoleVetoes, why) {
+			e.SoleVetoes = append(e.SoleVetoes, why)
 		}
 	}
 	r.ends = r.draft.guard.Expect(r.ends, &dec.Window, dec.Combo)
@@ -103,12 +103,12 @@ func (r *planRun) considered(e *job.Explanation, dec *rlcore.Decision, i int) {
 func (r *planRun) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
 	w, ref := &dec.Window, r.view.gpus[dec.Window.GPU]
 	note := func(combo rlcore.Combo, with ...string) {
-		if why := dec.Refused[combo]; why != rlcore.Allowed && len(e.Refused) < mostRefused {
-			e.Refused = append(e.Refused, job.Refusal{With: with, Node: ref.node.Name, GPU: ref.index, Reason: why})
+		if why := dec.Vetoes[combo]; why != rlcore.Allowed && len(e.Vetoes) < mostRefused {
+			e.Vetoes = append(e.Vetoes, job.Veto{With: with, Node: ref.node.Name, GPU: ref.index, Reason: why})
 		}
 	}
 	note(1 << i)
-	if dec.Refused[1<<i] != rlcore.Allowed {
+	if dec.Vetoes[1<<i] != rlcore.Allowed {
 		return // that is what keeps it from this GPU
 	}
 	for other := range w.Jobs {

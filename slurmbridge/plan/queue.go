@@ -283,7 +283,7 @@ func (q *queue) putBehindGate(j *job.Job) {
 // scheduleAlone updates plain Slurm's schedule with the poll, notes in the jobs what it promises, and returns it. A job
 // that Slurm keeps waiting for another reason than a GPU (held, at a limit, before its begin time) enters the schedule
 // once that is over.
-func (q *queue) scheduleAlone() *schedule.Plain {
+func (q *queue) scheduleAlone() *schedule.SlurmAlone {
 	p, now := q.in.Tracker.Plain.Clone(), q.view.state.NowS
 	p.SetClock(now)
 	names, here, on := make([]string, len(q.view.state.GPUs)), map[string]bool{}, map[string][]int{}
@@ -301,7 +301,7 @@ func (q *queue) scheduleAlone() *schedule.Plain {
 	running(func(g int, x *rlcore.Running) { on[x.ID] = append(on[x.ID], g) })
 	running(func(_ int, x *rlcore.Running) {
 		if !here[x.ID] && !q.view.starting[x.ID] {
-			p.Runs(x.Plainly(), on[x.ID], now-x.ElapsedS, now)
+			p.Runs(x.ForSchedule(), on[x.ID], now-x.ElapsedS, now)
 		}
 		here[x.ID] = true
 	})
@@ -312,7 +312,7 @@ func (q *queue) scheduleAlone() *schedule.Plain {
 		if p.Requeued(j.ID) { // it comes again
 			gone = append(gone, j.ID)
 		}
-		here[j.ID], waits = true, append(waits, j.Plainly())
+		here[j.ID], waits = true, append(waits, j.ForSchedule())
 	}
 	p.Each(func(id string) {
 		if j := q.view.jobs[id]; !here[id] && (j == nil || j.State == job.Pending && !q.retainsPlace(p, id)) {
@@ -356,7 +356,7 @@ func (q *queue) partitions() (out []*rlcore.GPUSet) {
 
 // retainsPlace reports whether a job that is not in the queue now keeps its place in the plain schedule: it is being
 // restored, say, because another job took its GPU.
-func (q *queue) retainsPlace(p *schedule.Plain, ref string) bool {
+func (q *queue) retainsPlace(p *schedule.SlurmAlone, ref string) bool {
 	held := q.view.jobs[ref].Priority == 0
 	return (q.in.Touched[ref] || q.view.membership[ref].Group != nil) && !held && !p.Requeued(ref)
 }

@@ -367,7 +367,7 @@ func TestRequeuedTogether(t *testing.T) {
 	q, looks := count(in), 0
 	in.Tracker.Plain.DoneS = func(string) float64 { looks++; return 0 } // of each job that runs, at each schedule
 	for i := range q.waiting {
-		j := q.waiting[i].Plainly()
+		j := q.waiting[i].ForSchedule()
 		j.LengthS = func(_, _ float64) (meanS, quantileS float64) { return 600, 600 }
 		in.Tracker.Plain.Runs(j, []int{0}, q.view.state.NowS, q.view.state.NowS)
 	}

@@ -208,8 +208,8 @@ func TestWhatADecisionConsideredIsExplained(t *testing.T) {
 	if first.Status != "starts now on n2 gpu 1" || len(first.Considered) == 0 || !first.Considered[0].Taken {
 		t.Errorf("the first: %+v", first)
 	}
-	refused := func(r job.Refusal) bool { return r.Reason == rlcore.RefusedUser && slices.Equal(r.With, []string{"1"}) }
-	must.Equal(t, slices.ContainsFunc(second.Refused, refused), true, "the second, another user's: %+v", second)
+	refused := func(r job.Veto) bool { return r.Reason == rlcore.VetoUser && slices.Equal(r.With, []string{"1"}) }
+	must.Equal(t, slices.ContainsFunc(second.Vetoes, refused), true, "the second, another user's: %+v", second)
 	must.Equal(t, plan.Starts["2"].IsZero(), false, "it isn't told when the second starts")
 }
 

@@ -266,7 +266,7 @@ func TestAnIdleGPUThatNobodyGets(t *testing.T) {
 			in.Snap.Jobs[i].TimeLimit = 3 * time.Hour
 		}
 		now := float64(in.Snap.At.Unix())
-		plain := schedule.NewPlain(count(in).view.state.GPUs[0].ID, count(in).view.state.GPUs[1].ID)
+		plain := schedule.NewSlurmAlone(count(in).view.state.GPUs[0].ID, count(in).view.state.GPUs[1].ID)
 		over := schedule.Job{ID: "over", SubmitS: now - 100, TakesS: 4000} // on n1, which is free in reality
 		plain.Add(over, now-100)
 		plain.Runs(over, []int{0}, now-100, now-100)

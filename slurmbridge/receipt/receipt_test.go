@@ -297,7 +297,7 @@ func TestReplaySaysWhatRefusalsCost(t *testing.T) {
 	a, b := ran("1", "ann", 0, 0, 60), ran("2", "bob", 0, 60, 120)
 	a.Profile, b.Profile = &large, &large
 	r := must.Get(world().Replay([]history.Run{a, b}))(t)
-	if len(r.Kept) != 1 || r.Kept[0].Reason != rlcore.RefusedMemory.String() || r.Kept[0].Jobs != 1 {
+	if len(r.Kept) != 1 || r.Kept[0].Reason != rlcore.VetoMemory.String() || r.Kept[0].Jobs != 1 {
 		t.Fatalf("%+v", r.Kept)
 	}
 	near(t, "hours", r.Kept[0].WaitH, 1)

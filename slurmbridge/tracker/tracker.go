@@ -41,7 +41,7 @@ type Tracker struct {
 	// Handwritten is the last poll with a job whose owner requested a part of a GPU's shares by hand.
 	Handwritten time.Time `json:"handwritten,omitzero"`
 	// Plain is the schedule by which plain Slurm would run the jobs, on State.NowS's clock.
-	Plain *schedule.Plain `json:"plain"`
+	Plain *schedule.SlurmAlone `json:"plain"`
 	// MaxDelayS bounds Wait.DelayedS of a released job, s: after that it is left to Slurm. 0 = nothing bounds it.
 	MaxDelayS float64 `json:"-"`
 	// PassedOver holds what the last plan says of released jobs; see job.Plan.
@@ -82,7 +82,7 @@ const startupS = 1
 
 // New returns an empty tracker.
 func New() *Tracker {
-	plain := schedule.NewPlain()
+	plain := schedule.NewSlurmAlone()
 	plain.StartupS = startupS
 	return &Tracker{
 		Groups:    map[int64]*job.Group{},

@@ -178,15 +178,15 @@ func writeHistory(t must.T, st *store.Store, mode job.Mode) {
 		}
 	}
 	first := poll(0, waiting("1"), waiting("2"), waiting("3"))
-	first.Explanations = map[string]*job.Explanation{"3": {Refused: []job.Refusal{{
+	first.Explanations = map[string]*job.Explanation{"3": {Vetoes: []job.Veto{{
 		With: []string{"1"}, Node: "n1",
-		Reason: rlcore.RefusedMemory,
+		Reason: rlcore.VetoMemory,
 	}}}}
 	second := poll(10, on("1", 0), on("2", 0), waiting("3"))
 	second.Groups = []job.Group{{ID: 1, Policy: "greedy", Members: []job.Member{
 		{Ref: "1", State: job.MemberRunning, Predicted: 1.1}, {Ref: "2", State: job.MemberRunning, Predicted: 1.12},
 	}}}
-	second.Explanations = map[string]*job.Explanation{"3": {KeptOut: []rlcore.Refusal{rlcore.RefusedMemory}}}
+	second.Explanations = map[string]*job.Explanation{"3": {SoleVetoes: []rlcore.Veto{rlcore.VetoMemory}}}
 	for _, st := range []*job.Status{first, second, poll(80, on("3", 70)), poll(140)} {
 		var left []tracker.Left
 		if st.Snap.At.Equal(at(80)) {

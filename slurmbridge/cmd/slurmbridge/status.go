@@ -425,7 +425,7 @@ func (s *shared) printExplanation(ref string, e *job.Explanation) {
 	for _, c := range e.Considered {
 		s.printf("  %s considered %s\n", map[bool]string{true: "*", false: " "}[c.Taken], c)
 	}
-	for _, r := range e.Refused {
+	for _, r := range e.Vetoes {
 		s.printf("    refused %s\n", r)
 	}
 }

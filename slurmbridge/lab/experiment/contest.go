@@ -135,10 +135,10 @@ type Line struct {
 	// is nothing to gain.
 	PossibleShare float64 `json:"share_of_possible_gain"`
 	// Kept is what the guard's reasons cost, the dearest first.
-	Kept       []Kept  `json:"guard,omitempty"`
-	TrainS     float64 `json:"train_s"` // wall time of training, or of tuning a knob
-	Note       string  `json:"note,omitempty"`
-	DecisionUS float64 `json:"decision_us"` // wall time of the simulation, µs a decision
+	Kept       []VetoCost `json:"guard,omitempty"`
+	TrainS     float64    `json:"train_s"` // wall time of training, or of tuning a knob
+	Note       string     `json:"note,omitempty"`
+	DecisionUS float64    `json:"decision_us"` // wall time of the simulation, µs a decision
 }
 
 // Ratio is what counts, makespan or turnaround, over fifo's.
@@ -149,17 +149,17 @@ func (l *Line) Ratio() (mean, sd float64) {
 	return l.VsFifo, l.VsFifoSD
 }
 
-// Kept is what one reason of the guard's cost, means over the job sets: how many jobs waited, and how long in all,
-// while they were the first that it alone kept from a GPU with room that got none; see sim.Kept.
-type Kept struct {
-	Reason string  `json:"reason"` // rlcore.Refusal's name
+// VetoCost is what one reason of the guard's cost, means over the job sets: how many jobs waited, and how long in all,
+// while they were the first that it alone kept from a GPU with room that got none; see sim.VetoCost.
+type VetoCost struct {
+	Reason string  `json:"reason"` // rlcore.Veto's name
 	Jobs   float64 `json:"jobs"`
 	WaitH  float64 `json:"waited_h"`
 }
 
-// keptBy sums up what reasons cost in all the results.
-func keptBy(rs []*sim.Result) []Kept {
-	var sums [rlcore.Refusals]Kept
+// vetoCosts sums up what reasons cost in all the results.
+func vetoCosts(rs []*sim.Result) []VetoCost {
+	var sums [rlcore.Vetoes]VetoCost
 	for _, r := range rs {
 		for _, k := range r.Kept {
 			x := &sums[k.Reason]
@@ -167,8 +167,8 @@ func keptBy(rs []*sim.Result) []Kept {
 				x.WaitH+k.WaitS/3600/float64(len(rs))
 		}
 	}
-	out := slices.DeleteFunc(sums[:], func(k Kept) bool { return k.Jobs == 0 })
-	slices.SortStableFunc(out, func(a, b Kept) int { return cmp.Compare(b.WaitH, a.WaitH) })
+	out := slices.DeleteFunc(sums[:], func(k VetoCost) bool { return k.Jobs == 0 })
+	slices.SortStableFunc(out, func(a, b VetoCost) int { return cmp.Compare(b.WaitH, a.WaitH) })
 	return out
 }
 
@@ -233,7 +233,7 @@ func (l *Line) sum(rs []*sim.Result) {
 	l.GPUUtil, _ = over(rs, func(_ int, r *sim.Result) float64 { return r.GPUUtil })
 	l.MemUtil, _ = over(rs, func(_ int, r *sim.Result) float64 { return r.MemUtil })
 	l.OOM, _ = over(rs, func(_ int, r *sim.Result) float64 { return float64(r.OOM) })
-	l.Kept = keptBy(rs)
+	l.Kept = vetoCosts(rs)
 	n := float64(len(rs))
 	for _, r := range rs {
 		if s := r.Slowdowns(); len(s) > 0 {

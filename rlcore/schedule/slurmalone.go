@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// Plain is plain Slurm's schedule of the same jobs: each has whole GPUs to itself and starts in order of priority when
-// its GPUs are free. It is kept next to the real schedule. A job takes its profile's duration, else its time limit, and
-// once it has ended the time that it took.
+// SlurmAlone is plain Slurm's schedule of the same jobs: each has whole GPUs to itself and starts in order of priority
+// when its GPUs are free. It is kept next to the real schedule. A job takes its profile's duration, else its time
+// limit, and once it has ended the time that it took.
 //
 // Whenever a job comes, goes or changes its priority, the jobs that have not begun are scheduled again; jobs that have
 // begun keep their GPUs. All times are s on one clock; a call that goes back in time counts as one of the
-// present. A Plain is not safe for concurrent use.
-type Plain struct {
+// present. A SlurmAlone is not safe for concurrent use.
+type SlurmAlone struct {
 	// StartupS is what Slurm takes to start a job on a free GPU, s.
 	StartupS float64
 	// DoneS returns the solo work that a running job has really done, s; nil = unknown. A job that has got so far without
@@ -25,9 +25,9 @@ type Plain struct {
 
 	nowS    float64 // of the last change
 	gpus    []string
-	jobs    map[string]*plainJob
-	queue   []*plainJob // not begun, highest priority first
-	begun   []*plainJob // not ended
+	jobs    map[string]*aloneJob
+	queue   []*aloneJob // not begun, highest priority first
+	begun   []*aloneJob // not ended
 	sched   List        // of the jobs that have begun and of the queue
 	cluster Cluster
 	stale   bool // the queue must be scheduled again, as of nowS
@@ -50,9 +50,9 @@ type Job struct {
 	Request
 }
 
-// plainJob is one job of the schedule, in memory and in JSON. Its priority rises, and it takes as long as is expected
+// aloneJob is one job of the schedule, in memory and in JSON. Its priority rises, and it takes as long as is expected
 // of runs that have got as far.
-type plainJob struct {
+type aloneJob struct {
 	Job
 	Slot
 	RanFromS float64 `json:"ran_from_s,omitempty"` // when it really started, where Runs
@@ -83,13 +83,14 @@ const (
 	past   place = "past"
 )
 
-// NewPlain returns an empty schedule on GPUs of the given names. One node's have the same name up to the last colon.
-func NewPlain(gpus ...string) *Plain {
-	return &Plain{jobs: map[string]*plainJob{}, gpus: slices.Clone(gpus), stale: true}
+// NewSlurmAlone returns an empty schedule on GPUs of the given names. One node's have the same name up to the last
+// colon.
+func NewSlurmAlone(gpus ...string) *SlurmAlone {
+	return &SlurmAlone{jobs: map[string]*aloneJob{}, gpus: slices.Clone(gpus), stale: true}
 }
 
 // nodeOf is the name of a GPU's node.
-func (p *Plain) nodeOf(g int) string {
+func (p *SlurmAlone) nodeOf(g int) string {
 	if at := strings.LastIndexByte(p.gpus[g], ':'); at >= 0 {
 		return p.gpus[g][:at]
 	}
@@ -97,16 +98,16 @@ func (p *Plain) nodeOf(g int) string {
 }
 
 // Clone copies the schedule.
-func (p *Plain) Clone() *Plain {
+func (p *SlurmAlone) Clone() *SlurmAlone {
 	c := *p
-	c.jobs, c.sched, c.cluster, c.stale = make(map[string]*plainJob, len(p.jobs)), List{}, Cluster{}, true
+	c.jobs, c.sched, c.cluster, c.stale = make(map[string]*aloneJob, len(p.jobs)), List{}, Cluster{}, true
 	for id, x := range p.jobs {
 		one := *x
 		one.On = slices.Clone(x.On)
 		c.jobs[id] = &one
 	}
-	same := func(of []*plainJob) []*plainJob {
-		out := make([]*plainJob, len(of))
+	same := func(of []*aloneJob) []*aloneJob {
+		out := make([]*aloneJob, len(of))
 		for i, x := range of {
 			out[i] = c.jobs[x.ID]
 		}
@@ -121,16 +122,16 @@ const mostAhead = 60
 
 // SetClock begins the schedule anew if its time is well ahead of the clock: that was wrong before, and has been set
 // back. Until the real time had caught up, all jobs would be due in the future.
-func (p *Plain) SetClock(nowS float64) {
+func (p *SlurmAlone) SetClock(nowS float64) {
 	if p.nowS-nowS > mostAhead {
-		fresh := NewPlain(p.gpus...)
+		fresh := NewSlurmAlone(p.gpus...)
 		fresh.StartupS, fresh.DoneS = p.StartupS, p.DoneS
 		*p = *fresh
 	}
 }
 
 // SetGPUs sets the GPUs in service. Jobs that have begun on other ones go on there; the queue moves.
-func (p *Plain) SetGPUs(gpus []string, nowS float64) {
+func (p *SlurmAlone) SetGPUs(gpus []string, nowS float64) {
 	if slices.Equal(gpus, p.gpus) {
 		return
 	}
@@ -160,27 +161,27 @@ func (p *Plain) SetGPUs(gpus []string, nowS float64) {
 }
 
 // Add adds a new job to the queue.
-func (p *Plain) Add(j Job, nowS float64) {
+func (p *SlurmAlone) Add(j Job, nowS float64) {
 	p.restored = false
 	p.begin(nowS)
 	if p.jobs[j.ID] != nil {
 		return
 	}
 	x := p.newJob(j)
-	at, _ := slices.BinarySearchFunc(p.queue, x, plainOrder)
+	at, _ := slices.BinarySearchFunc(p.queue, x, byPriority)
 	p.queue, p.stale = slices.Insert(p.queue, at, x), true
 }
 
-func (p *Plain) newJob(j Job) *plainJob {
+func (p *SlurmAlone) newJob(j Job) *aloneJob {
 	p.came++
-	x := &plainJob{Job: j, seenS: j.TakesS, came: p.came, Place: queued}
+	x := &aloneJob{Job: j, seenS: j.TakesS, came: p.came, Place: queued}
 	p.jobs[j.ID] = x
 	return x
 }
 
 // Wait sets the waiting jobs, in any order: it adds new ones, and updates priority, length and GPUs of known ones. Jobs
 // of the queue that already run in reality would have aged like these; their priority rises by the median.
-func (p *Plain) Wait(jobs []Job, nowS float64) {
+func (p *SlurmAlone) Wait(jobs []Job, nowS float64) {
 	if p.restored { // first the jobs that waited when it was stored
 		p.restored = false
 		p.wait(slices.DeleteFunc(slices.Clone(jobs), func(j Job) bool { return j.SubmitS > p.nowS }))
@@ -189,7 +190,7 @@ func (p *Plain) Wait(jobs []Job, nowS float64) {
 	p.wait(jobs)
 }
 
-func (p *Plain) wait(jobs []Job) {
+func (p *SlurmAlone) wait(jobs []Job) {
 	waits := make(map[string]bool, len(jobs))
 	var aged []float64
 	for _, j := range jobs {
@@ -211,13 +212,13 @@ func (p *Plain) wait(jobs []Job) {
 			}
 		}
 	}
-	slices.SortFunc(p.queue, plainOrder)
+	slices.SortFunc(p.queue, byPriority)
 	p.stale = true
 }
 
 // Runs notes that a job really runs on the given GPUs, since startS. An unknown job never waited for the bridge: it
 // gets the same GPUs here.
-func (p *Plain) Runs(j Job, gpus []int, startS, nowS float64) {
+func (p *SlurmAlone) Runs(j Job, gpus []int, startS, nowS float64) {
 	if x := p.jobs[j.ID]; x != nil {
 		x.Runs, x.RanFromS, x.LengthS, x.seenS = true, startS, j.LengthS, j.TakesS
 		if len(x.On) == 0 && x.Place == begun { // its GPU was away
@@ -235,10 +236,10 @@ func (p *Plain) Runs(j Job, gpus []int, startS, nowS float64) {
 }
 
 // Requeued reports whether a waiting job has run before: the schedule knows its last run.
-func (p *Plain) Requeued(id string) bool { return p.jobs[id] != nil && p.jobs[id].Runs }
+func (p *SlurmAlone) Requeued(id string) bool { return p.jobs[id] != nil && p.jobs[id].Runs }
 
 // Each calls f with the ID of every job that has not really ended, in no order.
-func (p *Plain) Each(f func(id string)) {
+func (p *SlurmAlone) Each(f func(id string)) {
 	for id, x := range p.jobs {
 		if !x.Over {
 			f(id)
@@ -254,9 +255,9 @@ type End struct {
 
 // Ended notes that jobs have really ended by nowS. It returns when plain Slurm would have ended each of them, 0 = an
 // unknown job. The queue is scheduled again once for all of them.
-func (p *Plain) Ended(nowS float64, ends ...End) []float64 {
+func (p *SlurmAlone) Ended(nowS float64, ends ...End) []float64 {
 	p.schedule()
-	at, now := make([]float64, len(ends)), make([]*plainJob, len(ends))
+	at, now := make([]float64, len(ends)), make([]*aloneJob, len(ends))
 	for i, e := range ends {
 		x := p.jobs[e.ID]
 		if x == nil || x.Over {
@@ -286,7 +287,7 @@ func (p *Plain) Ended(nowS float64, ends ...End) []float64 {
 }
 
 // took is Took of the job.
-func (x *plainJob) took(doneS, nowS float64) float64 {
+func (x *aloneJob) took(doneS, nowS float64) float64 {
 	if !x.Runs {
 		return doneS
 	}
@@ -312,11 +313,13 @@ func Took(doneS, ranS, expectedS, spread float64) float64 {
 const alone = 1e-3
 
 // endOf returns when a job ends that starts at startS.
-func (p *Plain) endOf(x *plainJob, startS float64) float64 { return startS + p.StartupS + x.TakesS }
+func (p *SlurmAlone) endOf(x *aloneJob, startS float64) float64 {
+	return startS + p.StartupS + x.TakesS
+}
 
 // Remove removes jobs that will not run: they were cancelled or are held, say.
-func (p *Plain) Remove(nowS float64, ids ...string) {
-	gone := map[*plainJob]bool{}
+func (p *SlurmAlone) Remove(nowS float64, ids ...string) {
+	gone := map[*aloneJob]bool{}
 	for _, id := range ids {
 		if x := p.jobs[id]; x != nil {
 			gone[x] = true
@@ -329,13 +332,13 @@ func (p *Plain) Remove(nowS float64, ids ...string) {
 	for x := range gone {
 		delete(p.jobs, x.ID)
 	}
-	is := func(x *plainJob) bool { return gone[x] }
+	is := func(x *aloneJob) bool { return gone[x] }
 	p.queue, p.begun = slices.DeleteFunc(p.queue, is), slices.DeleteFunc(p.begun, is)
 	p.stale = true
 }
 
 // EndS returns when the job ends; 0 = it isn't in the schedule.
-func (p *Plain) EndS(id string) float64 {
+func (p *SlurmAlone) EndS(id string) float64 {
 	p.schedule()
 	if x := p.jobs[id]; x != nil {
 		return x.EndS
@@ -344,7 +347,7 @@ func (p *Plain) EndS(id string) float64 {
 }
 
 // Slot returns where and when the job starts, nil = it isn't in the schedule. It changes with the schedule.
-func (p *Plain) Slot(id string) *Slot {
+func (p *SlurmAlone) Slot(id string) *Slot {
 	p.schedule()
 	if x := p.jobs[id]; x != nil {
 		return &x.Slot
@@ -353,7 +356,7 @@ func (p *Plain) Slot(id string) *Slot {
 }
 
 // FreeS writes into dst, and reuses its storage, when each GPU is free after all jobs have ended.
-func (p *Plain) FreeS(dst []float64, nowS float64) []float64 {
+func (p *SlurmAlone) FreeS(dst []float64, nowS float64) []float64 {
 	p.schedule()
 	dst = append(dst[:0], p.sched.free...)
 	for i := range dst {
@@ -369,7 +372,7 @@ func (p *Plain) FreeS(dst []float64, nowS float64) []float64 {
 const behindS = 24 * 3600
 
 // begin moves the time on to nowS: jobs begin and end. The queue keeps each GPU's jobs in order of their starts.
-func (p *Plain) begin(nowS float64) {
+func (p *SlurmAlone) begin(nowS float64) {
 	if p.restored {
 		return
 	}
@@ -377,7 +380,7 @@ func (p *Plain) begin(nowS float64) {
 	p.nowS = max(p.nowS, nowS)
 	p.foretell()
 	held := map[int]bool{} // GPUs
-	goOn := func(x *plainJob) {
+	goOn := func(x *aloneJob) {
 		if p.goOn(x) {
 			for _, g := range x.On {
 				held[g] = true
@@ -403,7 +406,7 @@ func (p *Plain) begin(nowS float64) {
 	}
 	clear(p.queue[len(waits):])
 	p.queue, p.stale = waits, true
-	p.begun = slices.DeleteFunc(p.begun, func(x *plainJob) bool {
+	p.begun = slices.DeleteFunc(p.begun, func(x *aloneJob) bool {
 		if x.EndS > p.nowS || x.goesOn {
 			return false
 		}
@@ -417,7 +420,7 @@ func (p *Plain) begin(nowS float64) {
 // foretell sets how long running jobs take to what is expected of a run that has got as far. Where an application's
 // runs differ in length, those that go on are the long ones: with the mean of all runs, every job would be late soon
 // after its start, and no other could join it.
-func (p *Plain) foretell() {
+func (p *SlurmAlone) foretell() {
 	for id, x := range p.jobs {
 		if p.DoneS != nil && x.Runs && !x.Over && x.LengthS != nil {
 			x.TakesS, _ = x.LengthS(p.DoneS(id), 0)
@@ -428,7 +431,7 @@ func (p *Plain) foretell() {
 
 // goOn reports whether a job that should have ended still runs: it has done all the expected work, and has not really
 // ended.
-func (p *Plain) goOn(x *plainJob) bool {
+func (p *SlurmAlone) goOn(x *aloneJob) bool {
 	x.goesOn = false
 	if p.DoneS == nil || x.Over || !x.Runs || x.EndS > p.nowS {
 		return false
@@ -445,14 +448,14 @@ func (p *Plain) goOn(x *plainJob) bool {
 }
 
 // schedule schedules the queue again if needed: each job gets the GPUs that are free first.
-func (p *Plain) schedule() {
+func (p *SlurmAlone) schedule() {
 	if !p.stale || p.restored {
 		return
 	}
-	differs := func(x *plainJob) bool { return x.LengthS != nil }
+	differs := func(x *aloneJob) bool { return x.LengthS != nil }
 	p.stale, p.drawn = false, !slices.ContainsFunc(p.begun, differs) && !slices.ContainsFunc(p.queue, differs)
 	p.cluster.Divide(len(p.gpus), p.nodeOf, len(p.queue), func(i int) *GPUSet { return p.queue[i].GPUs })
-	p.behind(&p.sched, func(x *plainJob) float64 { return x.EndS })
+	p.behind(&p.sched, func(x *aloneJob) float64 { return x.EndS })
 	for _, x := range p.queue {
 		at, gpus := p.sched.Run(x.Request, p.StartupS+x.TakesS)
 		x.StartS, x.EndS, x.On, x.earlyS = at, p.endOf(x, at), append(x.On[:0], gpus...), 0
@@ -460,7 +463,7 @@ func (p *Plain) schedule() {
 }
 
 // behind begins a schedule with the jobs that have begun, which end then.
-func (p *Plain) behind(f *List, endS func(x *plainJob) float64) {
+func (p *SlurmAlone) behind(f *List, endS func(x *aloneJob) float64) {
 	free := make([]float64, len(p.gpus))
 	for _, x := range p.begun {
 		for _, g := range x.On {
@@ -485,7 +488,7 @@ const (
 // EarlyS is by how much sooner than in the schedule a job of its queue can be expected to start, s. In the schedule
 // each job runs for its mean time. Of many runs that differ the first one ends long before that, so GPUs are free
 // sooner. The mean start is found from schedules with run times that are drawn evenly from the jobs' distributions.
-func (p *Plain) EarlyS(id string) float64 {
+func (p *SlurmAlone) EarlyS(id string) float64 {
 	p.schedule()
 	for k := 0; k < draws && !p.drawn; k++ {
 		p.draw(k)
@@ -497,8 +500,8 @@ func (p *Plain) EarlyS(id string) float64 {
 	return 0
 }
 
-func (p *Plain) draw(k int) {
-	endOf := func(x *plainJob, startS float64) float64 {
+func (p *SlurmAlone) draw(k int) {
+	endOf := func(x *aloneJob, startS float64) float64 {
 		if x.LengthS == nil || x.Over {
 			return p.endOf(x, startS)
 		}
@@ -510,29 +513,30 @@ func (p *Plain) draw(k int) {
 		return startS + p.StartupS + s
 	}
 	var f List
-	p.behind(&f, func(x *plainJob) float64 { return endOf(x, x.StartS) })
+	p.behind(&f, func(x *aloneJob) float64 { return endOf(x, x.StartS) })
 	for _, x := range p.queue {
 		at, _ := f.Run(x.Request, endOf(x, 0))
 		x.earlyS += (x.StartS - at) / draws
 	}
 }
 
-func plainOrder(a, b *plainJob) int {
+func byPriority(a, b *aloneJob) int {
 	return cmp.Or(-cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.SubmitS, b.SubmitS), cmp.Compare(a.came, b.came))
 }
 
-// plainJSON is the JSON of a Plain, without the jobs that wait in reality and in the schedule: Wait adds them again.
-type plainJSON struct {
+// aloneJSON is the JSON of a SlurmAlone, without the jobs that wait in reality and in the schedule: Wait adds them
+// again.
+type aloneJSON struct {
 	StartupS float64    `json:"startup_s,omitempty"`
 	NowS     float64    `json:"now_s"`
 	GPUs     []string   `json:"gpus"`
-	Jobs     []plainJob `json:"jobs"`
+	Jobs     []aloneJob `json:"jobs"`
 }
 
 // MarshalJSON implements json.Marshaler.
-func (p *Plain) MarshalJSON() ([]byte, error) {
+func (p *SlurmAlone) MarshalJSON() ([]byte, error) {
 	p.schedule()
-	out := plainJSON{StartupS: p.StartupS, NowS: p.nowS, GPUs: p.gpus}
+	out := aloneJSON{StartupS: p.StartupS, NowS: p.nowS, GPUs: p.gpus}
 	for _, x := range p.jobs {
 		one := *x
 		for _, t := range []*float64{&one.TakesS, &one.StartS, &one.EndS} {
@@ -544,17 +548,17 @@ func (p *Plain) MarshalJSON() ([]byte, error) {
 			out.Jobs = append(out.Jobs, one)
 		}
 	}
-	slices.SortFunc(out.Jobs, func(a, b plainJob) int { return cmp.Compare(a.came, b.came) })
+	slices.SortFunc(out.Jobs, func(a, b aloneJob) int { return cmp.Compare(a.came, b.came) })
 	return json.Marshal(out)
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (p *Plain) UnmarshalJSON(b []byte) error {
-	var in plainJSON
+func (p *SlurmAlone) UnmarshalJSON(b []byte) error {
+	var in aloneJSON
 	if err := json.Unmarshal(b, &in); err != nil {
 		return err
 	}
-	*p = *NewPlain(in.GPUs...)
+	*p = *NewSlurmAlone(in.GPUs...)
 	p.StartupS, p.nowS = in.StartupS, in.NowS
 	for i := range in.Jobs {
 		x := &in.Jobs[i]
@@ -576,7 +580,7 @@ func (p *Plain) UnmarshalJSON(b []byte) error {
 			p.queue = append(p.queue, x)
 		}
 	}
-	slices.SortFunc(p.queue, plainOrder)
+	slices.SortFunc(p.queue, byPriority)
 	p.restored, p.drawn = true, true
 	return nil
 }

@@ -18,7 +18,7 @@ func job(id string, priority, submit, takes float64) Job {
 }
 
 func TestPlain(t *testing.T) {
-	p := NewPlain("0")
+	p := NewSlurmAlone("0")
 	ends := func(want map[string]float64) {
 		t.Helper()
 		for id, end := range want {
@@ -47,7 +47,7 @@ func TestPlain(t *testing.T) {
 
 // A job that goes on longer than expected would do so on plain Slurm, and those behind it would wait.
 func TestPlainOverrun(t *testing.T) {
-	p := NewPlain("0", "1")
+	p := NewSlurmAlone("0", "1")
 	done := map[string]float64{}
 	p.DoneS = func(id string) float64 { return done[id] }
 	a, b := job("a", 2, 0, 100), job("b", 2, 0, 50)
@@ -82,7 +82,7 @@ func TestPlainOverrun(t *testing.T) {
 func TestPlainIgnoresRounding(t *testing.T) {
 	const off = 1e-11
 	for first, other := range map[string]string{"a": "b", "b": "a"} {
-		p := NewPlain("0", "1")
+		p := NewSlurmAlone("0", "1")
 		done := map[string]float64{}
 		p.DoneS = func(id string) float64 { return done[id] }
 		for i, id := range []string{"a", "b"} {
@@ -122,7 +122,7 @@ func TestPlainTakesSlowdownsIntoAccount(t *testing.T) {
 		{"another run altogether", 0, 1000, 1200, 500},
 		{"hardly a run", 0, 10, 12, 20},
 	} {
-		p := NewPlain("0")
+		p := NewSlurmAlone("0")
 		a := job("a", 1, 0, 100)
 		a.Spread = c.spread
 		p.Add(a, 0)
@@ -143,10 +143,10 @@ func TestPlainTookIsBetween(t *testing.T) {
 		end := start + done*rapid.Float64Range(1, 5).Draw(t, "slowdown")
 		a := job("a", 1, 0, takes)
 		a.Spread = rapid.Float64Range(0, 3).Draw(t, "spread")
-		p := NewPlain("0")
+		p := NewSlurmAlone("0")
 		p.Add(a, 0)
 		p.Runs(a, []int{0}, start, start)
-		var again Plain
+		var again SlurmAlone
 		if b, err := p.MarshalJSON(); err != nil || again.UnmarshalJSON(b) != nil {
 			t.Fatalf("%s, %v", b, err)
 		}
@@ -170,7 +170,7 @@ func TestTookOfARunOfWhichNothingIsKnown(t *testing.T) {
 
 // Jobs that run in reality keep their place while those that wait grow older.
 func TestPlainAges(t *testing.T) {
-	p := NewPlain("0")
+	p := NewSlurmAlone("0")
 	for i, id := range []string{"now", "ran", "waits", "too"} {
 		p.Add(job(id, float64(100-i), 0, 10), 0)
 	}
@@ -202,7 +202,7 @@ func TestPlainIsListScheduling(t *testing.T) {
 			}
 			jobs = append(jobs, j)
 		}
-		p := NewPlain(slices.Repeat([]string{"gpu"}, n)...)
+		p := NewSlurmAlone(slices.Repeat([]string{"gpu"}, n)...)
 		for _, j := range jobs {
 			p.Add(j, j.SubmitS)
 		}
@@ -260,8 +260,8 @@ func wholeGPUs(jobs []Job, n int) []float64 {
 // Jobs that end between two polls are told their ends at once, and the rest of the queue is as if they had been told
 // one after the other.
 func TestPlainEndsTogether(t *testing.T) {
-	schedule := func() *Plain {
-		p := NewPlain("n1:0", "n1:1")
+	schedule := func() *SlurmAlone {
+		p := NewSlurmAlone("n1:0", "n1:1")
 		for i, takes := range []float64{100, 200, 50, 70} {
 			p.Add(job(fmt.Sprint(i), float64(10-i), 0, takes), 0)
 		}
@@ -301,7 +301,7 @@ func TestPlainStartsBeforeTheMeanRunEnds(t *testing.T) {
 		{"exponential", true, 0, 60, 160},
 		{"exponential, and half done", true, 500, 60, 160},
 	} {
-		p := NewPlain(slices.Repeat([]string{"gpu"}, gpus)...)
+		p := NewSlurmAlone(slices.Repeat([]string{"gpu"}, gpus)...)
 		p.DoneS = func(string) float64 { return c.doneS }
 		of := func(id string) Job {
 			j := job(id, 0, 0, mean)
@@ -326,7 +326,7 @@ func TestPlainStartsBeforeTheMeanRunEnds(t *testing.T) {
 // Where an application's runs differ, one that goes on is one of the long ones, on plain Slurm as well: its plain end,
 // and with it its due, is what is expected of runs that got as far.
 func TestPlainEndOfARunThatGoesOn(t *testing.T) {
-	p := NewPlain("0")
+	p := NewSlurmAlone("0")
 	done := 0.0
 	p.DoneS = func(string) float64 { return done }
 	a := job("a", 0, 0, 1000)
@@ -342,7 +342,7 @@ func TestPlainEndOfARunThatGoesOn(t *testing.T) {
 	}
 	// A bridge that has started anew knows its length as soon as it sees the job run.
 	b := must.Get(json.Marshal(p))(t)
-	var again Plain
+	var again SlurmAlone
 	must.OK(t, json.Unmarshal(b, &again))
 	again.DoneS, done = p.DoneS, 8000
 	again.Runs(a, []int{0}, 0, 8000)
@@ -358,8 +358,8 @@ func TestPlainEndOfARunThatGoesOn(t *testing.T) {
 // A restart moves no plain end: jobs that waited while nobody looked are where they would have been.
 func TestPlainAfterARestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		one := NewPlain("0", "1")
-		two := NewPlain("0", "1")
+		one := NewSlurmAlone("0", "1")
+		two := NewSlurmAlone("0", "1")
 		var waits []Job
 		now := 0.0
 		for i := range rapid.IntRange(5, 40).Draw(t, "steps") {
@@ -370,11 +370,11 @@ func TestPlainAfterARestart(t *testing.T) {
 			runs, ends := rapid.Bool().Draw(t, "runs"), rapid.Bool().Draw(t, "ends")
 			if rapid.Bool().Draw(t, "restart") {
 				b := must.Get(json.Marshal(two))(t)
-				two = &Plain{}
+				two = &SlurmAlone{}
 				must.OK(t, json.Unmarshal(b, two))
 			}
 			now += rapid.Float64Range(0, 5).Draw(t, "gap")
-			for _, p := range []*Plain{one, two} {
+			for _, p := range []*SlurmAlone{one, two} {
 				p.Wait(waits, now)
 				if runs {
 					p.Runs(waits[k], []int{0}, now, now)
@@ -398,7 +398,7 @@ func TestPlainAfterARestart(t *testing.T) {
 // Where more jobs get through than plain Slurm could run, its schedule falls behind by a day and no more: it stays small,
 // and a new job's plain end says something.
 func TestPlainFallsBehindByADay(t *testing.T) {
-	p := NewPlain("0", "1", "2", "3")
+	p := NewSlurmAlone("0", "1", "2", "3")
 	const takes, day = 1000, 24 * 3600.0
 	now, n := 0.0, 0
 	for ; now < 20*day; now += takes / 4 / 1.3 { // a load of 1.3
