@@ -37,7 +37,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Namespace: "slurmbridge", Name: "record_clock_skew_seconds",
 			Help: "Difference of a node's clock and the controller's, in either direction, at each record; counted in " +
 				"whole seconds.",
-			Buckets: []float64{1, 2, 5, 10, 30, 60, 120, 300, 600},
+			Buckets: []float64{1, 2, 5, 10, 30, 60, 120, 300, 600}, NativeHistogramBucketFactor: 1.1,
 		}),
 		refusals: auto.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "slurmbridge", Name: "record_refusals_total",

@@ -16,17 +16,20 @@ import (
 // Metrics are the bridge's metrics, under the prefix slurmbridge_. None is per job or per
 // user, and accounts are bounded: the number of series doesn't grow with the load.
 type Metrics struct {
-	pollTime, planTime, groupSize, delay, skew, predicted, seen, startAfterS         prometheus.Histogram
-	gateErrors, considered, broken                                                   prometheus.Counter
-	lastPoll, lease, delayMax, fallback, idleJobs, idleGPUs, withoutMPS              prometheus.Gauge
-	jobs, gpus, health, misread, notAdopted, info, usageHours, usageSaved, usageLost *prometheus.GaugeVec
-	polls, groups, members, changes, cmdErrors, unmanaged                            *prometheus.CounterVec
-	turnaround, records, contracts, suspects, learned, harmed                        *prometheus.CounterVec
-	commands                                                                         *prometheus.HistogramVec
-	refused                                                                          *prometheus.GaugeVec
+	pollTime, planTime, groupSize, delay, skew, predicted, seen, startAfterS prometheus.Histogram
+	gateErrors, considered, broken                                           prometheus.Counter
+	lastPoll, lease, delayMax, fallback, idleJobs, idleGPUs, withoutMPS      prometheus.Gauge
+	jobs, gpus, health, misread, notAdopted, info, saved, lost               *prometheus.GaugeVec
+	polls, groups, members, changes, cmdErrors, unmanaged                    *prometheus.CounterVec
+	turnaround, records, contracts, suspects, learned, harmed, used          *prometheus.CounterVec
+	commands                                                                 *prometheus.HistogramVec
+	refused                                                                  *prometheus.GaugeVec
 
 	// counted holds the queue's jobs that unmanaged and considered have counted.
 	counted map[string]bool
+	// usedBefore is what the last report to Used said, by account and kind of use, s. accounts have series of their own.
+	usedBefore map[[2]string]float64
+	accounts   map[string]bool
 }
 
 const refusedHelp = "Changes of jobs that Slurm, or a plugin of the site's, refused, by step and by the name of " +
@@ -73,7 +76,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		commands: r.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "slurmbridge", Name: "slurm_command_duration_seconds",
 			Help:    "Time that Slurm's commands took (squeue, scontrol and so on), failed ones as well.",
-			Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
+			Buckets: prometheus.ExponentialBuckets(0.005, 2, 12), NativeHistogramBucketFactor: nativeFactor,
 		}, []string{"command"}),
 		cmdErrors: counters[string](r, "slurm_command_errors_total", "Slurm's commands that failed, by command.", "command"),
 		lease: r.gauge("gate_lease_left_seconds",
@@ -145,21 +148,30 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		idleGPUs: r.gauge("idle_gpus", "GPUs that those jobs hold, shares as parts of one."),
 		withoutMPS: r.gauge("sharers_without_mps",
 			"Running jobs that share a GPU and have a process on it that computes without MPS, by the nodes' agents."),
-		usageHours: r.gauges("usage_gpu_hours",
-			"GPU-hours of the last 24 hours by account, shares as parts of a GPU: held, computed (the part of that time in "+
-				"which kernels ran), beyond (computed on top of the shares held, while co-runners didn't compute), idle (held, "+
-				"and nothing done for ten minutes or more), shared (with another job on the GPU). The thirty accounts that held "+
-				"most; the others are one, and all are one where Slurm hides others' usage. What isn't known has no series.",
-			"account", "what"),
-		usageSaved: r.gauges("usage_wait_saved_hours",
-			"By how much less the jobs of the last 24 hours waited than on plain Slurm, hours, by account.", "account"),
-		usageLost: r.gauges("usage_time_lost_hours",
-			"By how much longer the jobs of the last 24 hours ran for sharing a GPU, hours, by account.", "account"),
+		used: r.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "slurmbridge", Name: "usage_gpu_seconds_total",
+			Help: "GPU-seconds by account, shares as parts of a GPU: held, computed (the part of that time in which kernels " +
+				"ran), beyond (computed on top of the shares held, while co-runners didn't compute), idle (held, and nothing " +
+				"done for ten minutes or more), shared (with another job on the GPU). All but held is known when a job has " +
+				"ended. Thirty accounts have series, the largest of the day before the daemon started first; the others are " +
+				"one, and all are one where Slurm hides others' usage.",
+		}, []string{"account", "what"}),
+		usedBefore: map[[2]string]float64{}, accounts: map[string]bool{},
+		saved: r.gauges("usage_wait_saved_seconds",
+			"By how much less the jobs of the last 24 hours waited than on plain Slurm, by account; it may be negative.",
+			"account"),
+		lost: r.gauges("usage_time_lost_seconds",
+			"By how much longer the jobs of the last 24 hours ran for sharing a GPU, by account; it may be negative.",
+			"account"),
 		learned: counters(r, "lessons_total",
 			"Runs that taught something, by what: profile (an application alone), company (a slowdown next to co-runners).",
 			"what", "profile", "company"),
 	}
 }
+
+// nativeFactor is how far apart the buckets of native histograms are, which Prometheus takes in place of the fixed ones
+// where it is configured to.
+const nativeFactor = 1.1
 
 // factory makes registered metrics.
 type factory struct{ promauto.Factory }
@@ -187,7 +199,9 @@ func (r factory) gauges(name, help string, labels ...string) *prometheus.GaugeVe
 }
 
 func (r factory) histogram(name, help string, buckets []float64) prometheus.Histogram {
-	return r.NewHistogram(prometheus.HistogramOpts{Namespace: "slurmbridge", Name: name, Help: help, Buckets: buckets})
+	return r.NewHistogram(prometheus.HistogramOpts{
+		Namespace: "slurmbridge", Name: name, Help: help, Buckets: buckets, NativeHistogramBucketFactor: nativeFactor,
+	})
 }
 
 // Command observes one run of one of Slurm's commands.
@@ -392,45 +406,75 @@ func (m *Metrics) state(st *job.Status) {
 	m.info.WithLabelValues(mode, st.Policy, st.Model, st.Snap.Release).Set(1)
 }
 
-// mostAccounts is how many accounts have series of their own, the largest ones; the rest share one.
+// mostAccounts is how many accounts have series of their own; the rest share one.
 const mostAccounts = 30
 
 // otherAccounts is the label of the rest. No account has this name, since it contains a blank.
 const otherAccounts = "(all others)"
 
-// Usage exports the last day's use of the GPUs by account; hidden: without the accounts' names.
-func (m *Metrics) Usage(r *usage.Report, hidden bool) {
+// account is the label of a line of a report.
+func (m *Metrics) account(l *usage.Line, hidden bool) string {
+	name := l.Label()
+	if hidden || !m.accounts[name] && len(m.accounts) >= mostAccounts {
+		return otherAccounts
+	}
+	m.accounts[name] = true
+	return name
+}
+
+// Used counts by how much the use of the GPUs by account has grown since the last report, whose period began at the same
+// time: what a job used comes with its end, and belongs to hours before. A period's first report counts nothing. hidden: without the accounts' names.
+func (m *Metrics) Used(r *usage.Report, first, hidden bool) {
 	if m == nil {
 		return
 	}
-	m.usageHours.Reset()
-	m.usageSaved.Reset()
-	m.usageLost.Reset()
+	if first {
+		clear(m.usedBefore)
+	}
 	if r == nil {
 		return
 	}
-	lines := r.Lines
-	if hidden {
-		lines = []usage.Line{r.Total}
-		lines[0].Name = otherAccounts
-	}
-	add := func(g *prometheus.GaugeVec, v *float64, labels ...string) {
-		if v != nil {
-			g.WithLabelValues(labels...).Add(*v)
+	sums := map[[2]string]float64{}
+	for i := range r.Lines {
+		l := &r.Lines[i]
+		name := m.account(l, hidden)
+		for what, hours := range map[string]*float64{
+			"held": &l.Held, "computed": l.Computed, "beyond": l.Beyond, "idle": l.Idle, "shared": l.Shared,
+		} {
+			if hours != nil {
+				sums[[2]string{name, what}] += 3600 * *hours
+			}
 		}
 	}
-	for i := range lines {
-		l := &lines[i]
-		name := l.Label()
-		if i >= mostAccounts {
-			name = otherAccounts
+	for key, sum := range sums {
+		series := m.used.WithLabelValues(key[0], key[1])
+		if more := sum - m.usedBefore[key]; more > 0 {
+			m.usedBefore[key] = sum
+			if !first {
+				series.Add(more)
+			}
 		}
-		add(m.usageHours, &l.Held, name, "held")
-		add(m.usageHours, l.Computed, name, "computed")
-		add(m.usageHours, l.Beyond, name, "beyond")
-		add(m.usageHours, l.Idle, name, "idle")
-		add(m.usageHours, l.Shared, name, "shared")
-		add(m.usageSaved, l.WaitSaved, name)
-		add(m.usageLost, l.TimeLost, name)
+	}
+}
+
+// Waits exports what the jobs of the last day waited less and ran longer, by account; hidden: without their names.
+func (m *Metrics) Waits(r *usage.Report, hidden bool) {
+	if m == nil {
+		return
+	}
+	m.saved.Reset()
+	m.lost.Reset()
+	if r == nil {
+		return
+	}
+	for i := range r.Lines {
+		l := &r.Lines[i]
+		name := m.account(l, hidden)
+		if l.WaitSaved != nil {
+			m.saved.WithLabelValues(name).Add(3600 * *l.WaitSaved)
+		}
+		if l.TimeLost != nil {
+			m.lost.WithLabelValues(name).Add(3600 * *l.TimeLost)
+		}
 	}
 }

@@ -122,23 +122,51 @@ func TestCountersBeginAtZero(t *testing.T) {
 
 // However many accounts there are, the number of series is bounded, what isn't known has none, and nothing is left out.
 func TestUsageMetricsAreBounded(t *testing.T) {
-	m := NewMetrics(prometheus.NewRegistry())
-	r := &usage.Report{}
-	for i := range 500 {
-		one := 1.0
-		l := usage.Line{Name: fmt.Sprintf("account%d", i), Held: 2}
-		if i%2 == 0 {
-			l.Computed = &one
+	reg := prometheus.NewPedanticRegistry()
+	m := NewMetrics(reg)
+	report := func(hours float64) *usage.Report {
+		r := &usage.Report{}
+		for i := range 500 {
+			l := usage.Line{Name: fmt.Sprintf("account%d", i), Held: 2 * hours}
+			if i%2 == 0 {
+				l.Computed, l.TimeLost = &hours, &hours
+			}
+			r.Lines = append(r.Lines, l)
 		}
-		r.Lines = append(r.Lines, l)
-		r.Total.Held += 2
+		return r
 	}
-	m.Usage(r, false)
-	must.Equal(t, testutil.CollectAndCount(m.usageHours), mostAccounts+mostAccounts/2+2, "series")
-	must.Equal(t, testutil.ToFloat64(m.usageHours.WithLabelValues(otherAccounts, "held")), 2*(500-mostAccounts), "others")
-	must.Equal(t, testutil.CollectAndCount(m.usageSaved), 0, "series of what isn't known")
-	m.Usage(r, true)
-	must.Equal(t, testutil.CollectAndCount(m.usageHours), 1, "series where usage is hidden")
-	m.Usage(nil, false)
-	must.Equal(t, testutil.CollectAndCount(m.usageHours), 0, "series of nothing")
+	held := func(account string) float64 { return testutil.ToFloat64(m.used.WithLabelValues(account, "held")) }
+	m.Used(report(1), true, false)
+	must.Equal(t, held("account0"), 0, "what was used before is not counted")
+	m.Used(report(3), false, false)
+	must.Equal(t, testutil.CollectAndCount(m.used), mostAccounts+mostAccounts/2+2, "series")
+	must.Equal(t, held("account0"), 4*3600)
+	must.Equal(t, held(otherAccounts), 4*3600*(500-mostAccounts), "others")
+	m.Used(report(2), false, false)
+	must.Equal(t, held("account0"), 4*3600, "a counter doesn't fall")
+	m.Used(nil, true, false) // another period, in which there is nothing yet
+	m.Used(report(1), false, false)
+	must.Equal(t, held("account0"), 6*3600)
+	m.Waits(report(1), false)
+	must.Equal(t, testutil.CollectAndCount(m.saved), 0, "series of what isn't known")
+	must.Equal(t, testutil.CollectAndCount(m.lost), mostAccounts/2+1, "series of time lost")
+	m.Waits(report(1), true)
+	must.Equal(t, testutil.CollectAndCount(m.lost), 1, "series where usage is hidden")
+	must.Equal(t, must.Get(testutil.GatherAndLint(reg))(t), nil, "names")
+}
+
+// Each histogram has native buckets beside the fixed ones.
+func TestHistogramsAreNativeToo(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	observeAll(NewMetrics(reg), "1")
+	n := 0
+	for _, family := range must.Get(reg.Gather())(t) {
+		for _, m := range family.GetMetric() {
+			if h := m.GetHistogram(); h != nil {
+				n++
+				must.Equal(t, h.Schema != nil && len(h.GetBucket()) > 0, true, family.GetName())
+			}
+		}
+	}
+	must.Equal(t, n > 5, true, "histograms")
 }

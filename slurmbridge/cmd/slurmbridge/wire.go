@@ -43,6 +43,8 @@ type wired struct {
 	bridge  *loop.Bridge
 	store   *store.Store
 	journal *journal.Journal
+	// usedFrom is where the period begins of which the metrics count the use of GPUs.
+	usedFrom time.Time
 	// taskName names the job that has a number now, by Slurm; nil = not known.
 	taskName func(ctx context.Context, id int64) (string, error)
 }
@@ -291,15 +293,34 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 // used for.
 const fitEvery = time.Minute
 
-// showUsage shows in the metrics what GPUs were used for in the last day.
+// showUsage shows in the metrics what GPUs were used for.
 func (w *wired) showUsage(ctx context.Context, now time.Time) error {
-	q := usage.Query{Period: history.Period{From: now.Add(-24 * time.Hour), To: now}, By: usage.Account}
-	r, err := loadUsage(ctx, w.store, now, q)
-	if err != nil && !errors.Is(err, httpapi.ErrNoUsage) {
+	st := w.bridge.Status()
+	hidden := st == nil || st.Snap == nil || st.Snap.PrivateJobs || st.Snap.PrivateUsage
+	load := func(from time.Time) (*usage.Report, error) {
+		r, err := loadUsage(ctx, w.store, now,
+			usage.Query{Period: history.Period{From: from, To: now}, By: usage.Account})
+		if errors.Is(err, httpapi.ErrNoUsage) {
+			return nil, nil
+		}
+		return r, err
+	}
+	day, err := load(now.Add(-24 * time.Hour))
+	if err != nil {
 		return err
 	}
-	st := w.bridge.Status()
-	w.bridge.Metrics.Usage(r, st == nil || st.Snap == nil || st.Snap.PrivateJobs || st.Snap.PrivateUsage)
+	w.bridge.Metrics.Waits(day, hidden)
+	if !w.usedFrom.IsZero() {
+		r, err := load(w.usedFrom)
+		if err != nil {
+			return err
+		}
+		w.bridge.Metrics.Used(r, false, hidden)
+	}
+	if now.Sub(w.usedFrom) > 2*24*time.Hour { // or nothing was counted yet
+		w.usedFrom = now.Add(-24 * time.Hour)
+		w.bridge.Metrics.Used(day, true, hidden)
+	}
 	return nil
 }
 
