@@ -97,3 +97,9 @@ func card(cards []Card, index int) (Card, bool) {
 	}
 	return cards[i], true
 }
+
+// unknown is the index of a card that none of Slurm's numbers means.
+const unknown = -1
+
+// access are the files under /dev/nvidia-caps that give access to an instance, by number.
+type access struct{ gi, ci int }

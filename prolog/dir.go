@@ -357,3 +357,18 @@ func onlyFor(dir string, uid uint32) error {
 	}
 	return nil
 }
+
+// oneUser reports whether the GPU's daemon was started to serve one user at a time.
+func (d Dir) oneUser(gpu int) bool {
+	_, err := os.Stat(d.gpu(gpu, userFile))
+	return err == nil
+}
+
+// served is the one user whom the GPU's daemon serves, −1 = there is none.
+func (d Dir) served(gpu int) int64 {
+	var uid *uint32
+	if readJSON(d.gpu(gpu, userFile), &uid) != nil || uid == nil {
+		return -1
+	}
+	return int64(*uid)
+}

@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/pattern"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/hostlist"
 )
 
@@ -139,3 +140,8 @@ func clean(s string, n int) string {
 	}
 	return s
 }
+
+// sluidShape is a SLUID: 's' and 13 digits of Crockford's base 32.
+const sluidShape = `s[0-9A-HJKMNP-TV-Z]{13}`
+
+var sluid = pattern.Lazy(`^` + sluidShape + `$`)

@@ -1,10 +1,12 @@
 package prolog
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,73 +81,6 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool
 
 // multiuser reports whether the GPU's daemon serves all users: it was asked to, and its driver knows how.
 func (m *MPS) multiuser(gpu int) bool { return m.Multiuser && !m.Dir.oneUser(gpu) }
-
-// errInitialises says that a server is there and takes clients later. The daemon has clients wait until then ("Server
-// is not ready, push client to pending list", control.log). A driver without persistence mode initialises the GPU for
-// the server, which takes from seconds to half a minute.
-var errInitialises = errors.New("it still initialises, and processes wait for it")
-
-// serves reports whether the server that Ensure has started for the user takes clients, an error that it has failed.
-// The caller holds the GPU's lock.
-func (m *MPS) serves(ctx context.Context, gpu int, uid uint32) (bool, error) {
-	list, err := m.servers(ctx, gpu)
-	if err != nil {
-		return false, err
-	}
-	if len(list) == 0 {
-		log, _ := m.readLog(gpu, serverLog, 0)
-		last := strings.TrimSpace(log[strings.LastIndexByte(strings.TrimSpace(log), '\n')+1:])
-		return false, fmt.Errorf("it has ended: %.200s", cmp.Or(last, "without a word"))
-	}
-	for _, pid := range list {
-		if owner(m.Proc, pid) == int64(uid) { // else the last user's, which ends
-			return m.ready(ctx, gpu, pid)
-		}
-	}
-	return false, nil
-}
-
-// servers are the daemon's servers by pid, also such as still initialise.
-func (m *MPS) servers(ctx context.Context, gpu int) (pids []int, err error) {
-	out, err := m.question(ctx, gpu, "get_server_list")
-	if err != nil {
-		return nil, err
-	}
-	for _, word := range strings.Fields(out) {
-		pid, err := strconv.Atoi(word)
-		if err != nil || pid <= 0 {
-			return nil, fmt.Errorf("the MPS daemon's servers are %.64q", out)
-		}
-		pids = append(pids, pid)
-	}
-	return pids, nil
-}
-
-// ready reports whether a server takes clients, an error that it has failed. Drivers before 550 don't answer the
-// question; their daemon logs it. A thread of the daemon's own writes the log, after the answer: a log without the
-// question may lack what was before the question, too. One that has the question and not the server's start was cut
-// off.
-func (m *MPS) ready(ctx context.Context, gpu, pid int) (bool, error) {
-	status, err := m.question(ctx, gpu, fmt.Sprintf("get_server_status %d", pid))
-	if err != nil {
-		return false, err
-	}
-	switch strings.TrimSpace(status) {
-	case "ACTIVE":
-		return true, nil
-	case "INITIALIZING":
-		return false, nil
-	case "FAULT":
-		return false, errors.New("it has faulted")
-	}
-	if !strings.HasPrefix(status, "Unknown command") {
-		return false, nil // it has just ended
-	}
-	log, _ := m.readLog(gpu, controlLog, 0)
-	asked := strings.Contains(log, fmt.Sprintf("get_server_status %d\n", pid))
-	starts := strings.Contains(log, fmt.Sprintf("Starting new server %d for", pid))
-	return asked && !starts || strings.Contains(log, fmt.Sprintf("NEW SERVER %d: Ready", pid)), nil
-}
 
 // letIn gives access to a daemon's folders to root and to the user that is served, or to all users. Before that the
 // daemon's files that any user could write to are closed: they would fill the file system that jobs' files are on. No
@@ -354,4 +289,79 @@ func (m *MPS) clear(gpu int) (killed int, err error) {
 	}
 	killed = m.kill(gpu, controlName, serverName)
 	return killed, errors.Join(os.RemoveAll(m.Pipe(gpu)), m.Dir.remove(gpu, serverFile), m.Dir.remove(gpu, userFile))
+}
+
+// kill ends with SIGKILL the processes of the named programs that belong to the
+// GPU's pipe directory, and returns how many there were.
+func (m *MPS) kill(gpu int, names ...string) int { return m.killOf(gpu, m.Dir.served(gpu), names...) }
+
+// killOf is kill where the served user is known.
+func (m *MPS) killOf(gpu int, served int64, names ...string) (n int) {
+	for _, pid := range pids(m.Proc) {
+		is := func() bool { return m.runs(gpu, pid, served, names) }
+		if is() && killIf(pid, is) {
+			n++
+		}
+	}
+	return n
+}
+
+// running are the processes of the named programs that belong to the GPU's pipe directory.
+func (m *MPS) running(gpu int, names ...string) (found []int) {
+	served := m.Dir.served(gpu)
+	for _, pid := range pids(m.Proc) {
+		if m.runs(gpu, pid, served, names) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// runs reports whether a process is of one of the named programs and belongs to the GPU's pipe directory. It is known
+// by its program's name and by the environment that it was started with: a pid file may be of a process that has long
+// been another. Any user can start processes like that, by the thousand. So a daemon is root's, or this process's own
+// user's, a server that (one for all users is root's, seen on 555) or the served user's, and of others nothing more is
+// read.
+func (m *MPS) runs(gpu, pid int, served int64, names []string) bool {
+	if !short(m.Proc, pid) {
+		return false
+	}
+	of := owner(m.Proc, pid)
+	ours := of == 0 || of == int64(os.Geteuid())
+	if !ours && of != served {
+		return false
+	}
+	name := program(m.Proc, pid)
+	return slices.Contains(names, name) && (ours || name == serverName) &&
+		has(m.Proc, pid, "CUDA_MPS_PIPE_DIRECTORY="+m.Pipe(gpu))
+}
+
+const (
+	controlLog = "control.log"
+	serverLog  = "server.log"
+)
+
+// readLog returns the whole lines that were added to a log beyond the first n bytes, 64 KiB at most, and where they
+// end.
+func (m *MPS) readLog(gpu int, name string, n int64) (string, int64) {
+	f, err := os.Open(filepath.Join(m.log(gpu), name))
+	if err != nil {
+		return "", 0
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return "", 0
+	}
+	size := info.Size()
+	if size < n {
+		n = 0 // another log
+	}
+	from := max(n, size-64<<10)
+	text, err := io.ReadAll(io.NewSectionReader(f, from, size-from))
+	if err != nil {
+		return "", n
+	}
+	text = text[:bytes.LastIndexByte(text, '\n')+1]
+	return string(text), from + int64(len(text))
 }

@@ -32,9 +32,6 @@ import (
 // have done leads to different cards, the number means none that is known. Nor does it while GPUs are cut into other
 // instances than the agent has listed.
 
-// unknown is the index of a card that none of Slurm's numbers means.
-const unknown = -1
-
 // number sets the cards' indexes to Slurm's numbers, of those that mean a card for sure. It returns how many others
 // there are.
 func (s *site) number(cards []Card, proc string) (uncertain int) {
@@ -244,9 +241,6 @@ func minorOf(file string) (int, bool) {
 
 // instance is a MIG instance of a GPU: the number of the GPU's device file, its GPU instance, its compute instance.
 type instance struct{ gpu, gi, ci int }
-
-// access are the files under /dev/nvidia-caps that give access to an instance, by number.
-type access struct{ gi, ci int }
 
 const capFiles = "nvidia-cap"
 

@@ -1,11 +1,10 @@
 package prolog
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,21 +40,6 @@ func (s Server) Takes() bool { return s.Fault.IsZero() && !s.Full }
 // Server returns what was last seen of a GPU's MPS server; nothing of one that has none.
 func (d Dir) Server(gpu int) Server { return kept[Server](d.gpu(gpu, serverFile)) }
 
-// oneUser reports whether the GPU's daemon was started to serve one user at a time.
-func (d Dir) oneUser(gpu int) bool {
-	_, err := os.Stat(d.gpu(gpu, userFile))
-	return err == nil
-}
-
-// served is the one user whom the GPU's daemon serves, −1 = there is none.
-func (d Dir) served(gpu int) int64 {
-	var uid *uint32
-	if readJSON(d.gpu(gpu, userFile), &uid) != nil || uid == nil {
-		return -1
-	}
-	return int64(*uid)
-}
-
 // inspect compares the GPU's server with what was last seen of it, without a query. It reports whether the server has
 // faulted or ended since: its clients have lost their work; by is whose fault it was, by pid, where the server says so.
 // Why a server has ended doesn't matter, and the daemon doesn't know: it logs "exited with status 0" of one that a
@@ -74,11 +58,6 @@ func (m *MPS) inspect(gpu int, gone bool) (s Server, lost bool, by []int) {
 	return s, lost || strings.Contains(log, "encountered a fatal exception") || len(by) > 0, by
 }
 
-const (
-	controlLog = "control.log"
-	serverLog  = "server.log"
-)
-
 // faulted names the client whose kernel has faulted: "Client process 4711 encountered a fatal GPU error." in the
 // libcuda of 535 to 555. That of 580 writes clients as "{PID: 4711, Context ID: 0}". That of 470 names none.
 var faulted = pattern.Lazy(`\] Client (?:process )?\{?(?:PID: )?(\d+)\b.*encountered a fatal GPU error`)
@@ -91,31 +70,6 @@ func faultsIn(log string) (pids []int) {
 		}
 	}
 	return pids
-}
-
-// readLog returns the whole lines that were added to a log beyond the first n bytes, 64 KiB at most, and where they
-// end.
-func (m *MPS) readLog(gpu int, name string, n int64) (string, int64) {
-	f, err := os.Open(filepath.Join(m.log(gpu), name))
-	if err != nil {
-		return "", 0
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return "", 0
-	}
-	size := info.Size()
-	if size < n {
-		n = 0 // another log
-	}
-	from := max(n, size-64<<10)
-	text, err := io.ReadAll(io.NewSectionReader(f, from, size-from))
-	if err != nil {
-		return "", n
-	}
-	text = text[:bytes.LastIndexByte(text, '\n')+1]
-	return string(text), from + int64(len(text))
 }
 
 // Bounds of a log of MPS: users' connections write to it without an end, and the folder may be in memory.
@@ -243,4 +197,71 @@ func (d Dir) victims(jobs []*Job, now time.Time, by []int) error {
 		err = errors.Join(fmt.Errorf("the MPS server was lost under jobs %s", strings.Join(names, ", ")), err)
 	}
 	return err
+}
+
+// errInitialises says that a server is there and takes clients later. The daemon has clients wait until then ("Server
+// is not ready, push client to pending list", control.log). A driver without persistence mode initialises the GPU for
+// the server, which takes from seconds to half a minute.
+var errInitialises = errors.New("it still initialises, and processes wait for it")
+
+// serves reports whether the server that Ensure has started for the user takes clients, an error that it has failed.
+// The caller holds the GPU's lock.
+func (m *MPS) serves(ctx context.Context, gpu int, uid uint32) (bool, error) {
+	list, err := m.servers(ctx, gpu)
+	if err != nil {
+		return false, err
+	}
+	if len(list) == 0 {
+		log, _ := m.readLog(gpu, serverLog, 0)
+		last := strings.TrimSpace(log[strings.LastIndexByte(strings.TrimSpace(log), '\n')+1:])
+		return false, fmt.Errorf("it has ended: %.200s", cmp.Or(last, "without a word"))
+	}
+	for _, pid := range list {
+		if owner(m.Proc, pid) == int64(uid) { // else the last user's, which ends
+			return m.ready(ctx, gpu, pid)
+		}
+	}
+	return false, nil
+}
+
+// servers are the daemon's servers by pid, also such as still initialise.
+func (m *MPS) servers(ctx context.Context, gpu int) (pids []int, err error) {
+	out, err := m.question(ctx, gpu, "get_server_list")
+	if err != nil {
+		return nil, err
+	}
+	for _, word := range strings.Fields(out) {
+		pid, err := strconv.Atoi(word)
+		if err != nil || pid <= 0 {
+			return nil, fmt.Errorf("the MPS daemon's servers are %.64q", out)
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// ready reports whether a server takes clients, an error that it has failed. Drivers before 550 don't answer the
+// question; their daemon logs it. A thread of the daemon's own writes the log, after the answer: a log without the
+// question may lack what was before the question, too. One that has the question and not the server's start was cut
+// off.
+func (m *MPS) ready(ctx context.Context, gpu, pid int) (bool, error) {
+	status, err := m.question(ctx, gpu, fmt.Sprintf("get_server_status %d", pid))
+	if err != nil {
+		return false, err
+	}
+	switch strings.TrimSpace(status) {
+	case "ACTIVE":
+		return true, nil
+	case "INITIALIZING":
+		return false, nil
+	case "FAULT":
+		return false, errors.New("it has faulted")
+	}
+	if !strings.HasPrefix(status, "Unknown command") {
+		return false, nil // it has just ended
+	}
+	log, _ := m.readLog(gpu, controlLog, 0)
+	asked := strings.Contains(log, fmt.Sprintf("get_server_status %d\n", pid))
+	starts := strings.Contains(log, fmt.Sprintf("Starting new server %d for", pid))
+	return asked && !starts || strings.Contains(log, fmt.Sprintf("NEW SERVER %d: Ready", pid)), nil
 }

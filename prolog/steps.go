@@ -1,67 +1,15 @@
 package prolog
 
 import (
-	"errors"
-	"fmt"
 	"iter"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/pattern"
 )
-
-// How long a job without processes may stay before it counts as one that ended without an epilog. With
-// PrologFlags=Contain Slurm has a process on each of a job's nodes for as long as the job is there. Otherwise a session
-// of salloc has none between two commands, and a job of several nodes none on all but the first: no hook can ask Slurm
-// whether such a job is still there, and one that ended unseen keeps its MPS daemon for a day. The shortest time
-// applies where the GPU's shares show that a job must be gone.
-const (
-	contained   = 10 * time.Minute
-	uncontained = 24 * time.Hour
-	overfull    = time.Minute
-)
-
-// closeStale closes a GPU's jobs that ended without an epilog, as Slurm's daemon was killed. It returns the jobs that
-// are there, and an error that names unreadable ones.
-func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
-	now, sum, limit := h.Now(), 0, uncontained
-	if h.Contains {
-		limit = contained
-	}
-	for _, j := range jobs {
-		sum += j.Percent
-		if !h.mayShare(j) {
-			sum += 100 - j.Percent
-		}
-	}
-	if sum > 100 {
-		limit = overfull
-	}
-	var there []*Job
-	var errs []error
-	steps := sync.OnceValue(func() (of []int64) { // whose steps run on this node
-		for _, pid := range pids(h.Proc) {
-			of = append(of, StepOf(procDir(h.Proc, pid)))
-		}
-		return of
-	})
-	for _, j := range jobs {
-		if now.Sub(j.Start) < limit || slices.Contains(steps(), j.JobID) {
-			there = append(there, j)
-			continue
-		}
-		if moved, err := h.Dir.End(j.JobID, now); moved != nil || err != nil {
-			errs = append(errs, errors.Join(fmt.Errorf("job %d ended without an epilog", j.JobID), err))
-		}
-	}
-	return there, errors.Join(errs...)
-}
 
 // stepName is how a job's step calls its process: "slurmstepd: [12.batch]".
 var stepName = pattern.Lazy(`^slurmstepd: \[(\d+)[.\]]`)

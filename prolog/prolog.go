@@ -1,0 +1,205 @@
+package prolog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Prolog writes the job's file and has an MPS daemon ready for a sharer.
+func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
+	j, err := FromEnv(get, h.Now())
+	if errors.Is(err, ErrNoGPU) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	h.learn(j.GPUs, strings.Split(get("CUDA_VISIBLE_DEVICES"), ","))
+	// One failure doesn't stop the rest: without a record there can still be MPS.
+	var errs []error
+	for _, g := range j.GPUs {
+		c, known := card(h.Cards, g)
+		j.UUIDs = append(j.UUIDs, c.UUID)
+		if !known && len(h.Cards) > 0 {
+			errs = append(errs, fmt.Errorf("gpu %d: which of the node's cards Slurm means isn't certain by its "+
+				"configuration; job %d goes without MPS and without a record of its use", g, j.JobID))
+		}
+	}
+	errs = append(errs, h.Dir.Begin(j))
+	// Before any lock is held: other hooks don't wait for the controller's answer.
+	errs = append(errs, h.askTerms(ctx, j))
+	for _, g := range j.GPUs {
+		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
+			others := h.othersThan(j, jobs)
+			var err, given, left error
+			if len(others) == 0 && h.MPS != nil && !j.MPS { // else they are the job's own: its prolog was called before
+				// A daemon and its server have outlived the epilog of their last job: the server may keep this job from the GPU.
+				_, left = h.MPS.clear(g)
+			}
+			if len(j.GPUs) > 1 {
+				return left
+			}
+			c, known := card(h.Cards, g)
+			switch {
+			case !h.mayShare(j):
+			case !known && len(h.Cards) > 0: // as said above
+			case c.Exclusive && h.HidesMemory:
+				// A server would keep the GPU from the job itself.
+				err = errors.New("it is in the mode EXCLUSIVE_PROCESS, and jobs have a /dev/shm of their own, where they don't " +
+					"reach an MPS server: jobs that share it fail")
+			case h.MPS == nil:
+				err = errors.New("nvidia-cuda-mps-control or nvidia-cuda-mps-server isn't on this node: jobs that share a GPU " +
+					"take turns")
+			default:
+				err = h.share(ctx, g, j, others)
+			}
+			if h.mayShare(j) && c.Exclusive && len(others) > 0 {
+				err = errors.Join(err, h.barred(j))
+			}
+			if h.mayShare(j) || h.named(c) { // Slurm tells a job of shares no more than an instance's number
+				given = h.handOut(g, j)
+			}
+			return errors.Join(left, given, err)
+		}))
+	}
+	if len(j.GPUs) == 1 && j.MPS && j.Sharer() && !h.MPS.multiuser(j.GPUs[0]) {
+		errs = append(errs, h.awaitServer(ctx, j.GPUs[0], j))
+	}
+	return errors.Join(errs...)
+}
+
+// awaitServer waits until the server that j is to compute through takes clients: of one that fails only when the job's
+// first process needs it, CUDA would tell the process. If the server fails, j goes without MPS. The GPU's lock is held
+// for each question, since the daemon loses some of the questions that come at once (tried on 470 to 555), and not
+// between them: jobs that start together wait side by side.
+func (h *Hook) awaitServer(ctx context.Context, gpu int, j *Job) error {
+	wait, cancel := context.WithTimeout(ctx, 2*h.MPS.Answer)
+	defer cancel()
+	for {
+		ready, err := h.askServer(wait, gpu, j.UID)
+		switch {
+		case ready:
+			return nil
+		case wait.Err() != nil:
+			return errInitialises
+		case err != nil:
+			return errors.Join(fmt.Errorf("start server of user %d: %w", j.UID, err), h.withoutServer(ctx, gpu, j))
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// askServer is MPS.serves under the GPU's lock.
+func (h *Hook) askServer(ctx context.Context, gpu int, uid uint32) (bool, error) {
+	release, err := h.Dir.Lock(ctx, gpu)
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	return h.MPS.serves(ctx, gpu, uid)
+}
+
+// withoutServer takes MPS back from a job whose server has failed. The job has lost nothing: none of its processes was
+// there yet.
+func (h *Hook) withoutServer(ctx context.Context, gpu int, j *Job) error {
+	return h.onGPU(ctx, gpu, func(jobs []*Job) error {
+		j.MPS = false
+		err := h.Dir.change([]*Job{j}, func(j *Job) bool {
+			j.MPS, j.MPSFault, j.MPSFaultBy = false, time.Time{}, nil
+			return true
+		})
+		err = errors.Join(err, h.handOut(gpu, j))
+		if c, _ := card(h.Cards, gpu); c.Exclusive && len(h.othersThan(j, jobs)) > 0 {
+			err = errors.Join(err, h.barred(j))
+		}
+		return err
+	})
+}
+
+// barred marks a job beside others on a GPU that takes one process at a time, if it goes without MPS: it can't compute,
+// for want of a server, and runs again as after a server's fault.
+func (h *Hook) barred(j *Job) error {
+	return h.Dir.change([]*Job{j}, func(j *Job) bool {
+		if j.MPS || !j.MPSFault.IsZero() {
+			return false
+		}
+		j.MPSFault = h.Now()
+		return true
+	})
+}
+
+// share has the GPU's MPS daemon ready for job j beside the others that may share the GPU. The caller holds the GPU's
+// lock. Where the server has failed, or takes no clients, j computes without MPS, which the task prolog sees to.
+func (h *Hook) share(ctx context.Context, gpu int, j *Job, others []*Job) error {
+	var errs []error
+	if !h.MPS.multiuser(gpu) && slices.ContainsFunc(others, func(o *Job) bool { return o.MPS && o.UID != j.UID }) {
+		// Slurm has put it next to another user's job by hand-written shares. It would wait for the
+		// server until that job has ended; without the server, the two take turns.
+		return fmt.Errorf("the MPS server serves another user; job %d goes without", j.JobID)
+	}
+	ready := false
+	if len(others) > 0 {
+		// A daemon that doesn't answer is Ensure's to deal with.
+		s, asked, err := h.refresh(ctx, gpu, others)
+		errs = append(errs, err)
+		if !s.Takes() {
+			return errors.Join(append(errs, goesWithout(s, j))...)
+		}
+		ready = asked == nil && s.PID != 0 && h.MPS.multiuser(gpu)
+	}
+	if !ready {
+		if err := h.MPS.Ensure(ctx, gpu, j.UID, len(others) > 0, j.Sharer()); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		s, asked, err := h.refresh(ctx, gpu, others)
+		errs = append(errs, asked, err)
+		if len(others) > 0 && !s.Takes() {
+			return errors.Join(append(errs, goesWithout(s, j))...)
+		}
+	}
+	if h.MPS.Multiuser && !h.MPS.multiuser(gpu) && len(others) == 0 {
+		errs = append(errs, fmt.Errorf("%w: only jobs of one user at a time share it", errOneUser))
+	}
+	j.MPS = true
+	return errors.Join(append(errs, h.Dir.change([]*Job{j}, func(j *Job) bool { j.MPS = true; return true }))...)
+}
+
+func goesWithout(s Server, j *Job) error {
+	why := "has as many clients as it serves"
+	if !s.Fault.IsZero() {
+		why = "has faulted and isn't renewed yet"
+	}
+	return fmt.Errorf("the MPS server %s; job %d goes without", why, j.JobID)
+}
+
+// askTerms asks the controller for the terms of a job that is to share, and stores them with the job. If anything
+// fails, the job starts without a memory limit, which would protect its neighbours.
+func (h *Hook) askTerms(ctx context.Context, j *Job) error {
+	if h.Controller == nil || h.MPS == nil || len(j.GPUs) != 1 || !h.mayShare(j) {
+		return nil
+	}
+	c, _ := card(h.Cards, j.GPUs[0])
+	if !c.MemLimits || c.MemMiB <= 0 {
+		return nil // MPS can't hold a client to a part of the memory
+	}
+	terms, err := h.Controller.Terms(ctx, j.JobID, j.User)
+	if err != nil {
+		return fmt.Errorf("job %d goes without a memory limit: %w", j.JobID, err)
+	}
+	if terms.MiB >= int64(c.MemMiB) {
+		terms.MiB = 0 // all there is
+	}
+	if terms == (Terms{}) {
+		return nil
+	}
+	take := func(j *Job) bool {
+		j.MemLimitMiB, j.ByHand = terms.MiB, terms.ByHand
+		return true
+	}
+	take(j)
+	return h.Dir.change([]*Job{j}, take)
+}
