@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// company are the jobs that run on one GPU, with those that are to join them. Its storage is reused.
+// company are the running jobs of one GPU and the jobs that are to join. Its storage is reused.
 type company struct {
 	members []member // the running jobs first
 
-	profiles []*Profile // of a group: all members, or those that haven't ended
+	profiles []*Profile // of a group: all members, or the ones that haven't ended
 	pred     []Prediction
 	there    []int     // of ends: the members that haven't ended
 	left     []float64 // of ends: their solo work, s
@@ -190,8 +190,8 @@ func (m *company) ends(r *Rules, spec *GPUSpec) (freeS float64) {
 	return freeS
 }
 
-// keepDues reports whether the members, whose ends are set, end by their dues, and notes how much room each has. One
-// that can't keep its due doesn't end later than without a newcomer.
+// keepDues reports whether the members, whose ends are set, end by their dues, and notes how much room each has. A
+// member that misses its due anyway must not end later than without the newcomer.
 func (m *company) keepDues(r *Rules, nowS float64) bool {
 	for i := range m.members {
 		x := &m.members[i]
@@ -207,8 +207,8 @@ func (m *company) keepDues(r *Rules, nowS float64) bool {
 	return true
 }
 
-// mostRisk is the probability of a late end, because another job on the GPU takes longer than it is expected to, up to
-// which a job may have company. A long run meets many others one after the other, so it must be small (LEARNING.md).
+// mostRisk is the largest allowed probability that a job ends late because a co-runner takes longer than expected. A
+// long run meets many co-runners one after the other, so it must be small (LEARNING.md).
 const mostRisk = 0.02
 
 // unlikely reports whether it is unlikely, by mostRisk, that a member becomes late because of a co-runner that takes

@@ -18,7 +18,7 @@ type Decision struct {
 	Combos []Combo
 	Scores []float64
 	Vetoes []Veto
-	// Turn: no combination keeps the promise, and the job whose turn it is gets the idle GPU alone.
+	// Turn: no combination keeps the promise, and the job that has its turn gets the idle GPU alone.
 	Turn bool
 	// Broken reports that a policy scored a combination with NaN. If there is a fallback, the decision is the fallback's.
 	Broken bool
@@ -195,8 +195,8 @@ func (g *Guard) candidates(dst []Combo, w *Window) (_ []Combo, must int) {
 	return dst, must
 }
 
-// turn returns the job that gets an idle GPU alone if no combination keeps the promise: the job that must start,
-// otherwise the first allowed job whose turn it is now on this GPU, or on one like it. 0 = none.
+// turn returns the job that gets an idle GPU alone if no combination keeps the promise: the job that must start, else
+// the first allowed job that has its turn now on this GPU, or on one like it. 0 = none.
 func (g *Guard) turn(w *Window, must int) Combo {
 	switch {
 	case !g.promise.on || len(w.Card().Running) > 0:

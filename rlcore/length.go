@@ -80,7 +80,7 @@ func (p *Profile) TookS(doneS, ranS float64) float64 {
 	return schedule.Took(doneS, ranS, p.DurationS, p.sigma())
 }
 
-// z is z(x) of a profile whose runs differ; −∞ for 0.
+// z is z(x); −∞ for 0. The profile's runs must differ.
 func (p *Profile) z(x float64) float64 {
 	sigma := p.sigma()
 	return (math.Log(x)-math.Log(p.DurationS))/sigma + sigma/2
@@ -120,14 +120,14 @@ func (p *Profile) quantile(part, doneS float64) float64 {
 	return max(doneS, p.DurationS*math.Exp(sigma*(math.Sqrt2*math.Erfcinv(2*so*(1-part))-sigma/2)))
 }
 
-// mostTold is the standard deviation of the logarithm of its length up to which a run tells how much it was slowed.
-// Beyond that, runs that had the same co-runners for most of their time are too often the short ones: their mean says
-// too little, however many they are.
+// mostTold is the largest standard deviation of the logarithm of its length with which a run teaches a slowdown. With a
+// larger one, runs that had the same co-runners for most of their time are mostly the short ones, and their mean says
+// little.
 const mostTold = 0.15
 
-// SlowdownBy returns the time by which a run's own is divided to learn how much it was slowed, s; false = its length
-// isn't known well enough. It rests on runs alone: the lengths of others follow from the slowdowns that were predicted
-// of them, which would teach themselves.
+// SlowdownBy returns the solo time that a run's time is divided by to learn its slowdown, s; false = the length isn't
+// known well enough. Only runs alone count: the solo times of shared runs follow from predicted slowdowns, so the
+// predictions would teach themselves.
 func (p *Profile) SlowdownBy() (soloS float64, ok bool) {
 	if p.aloneS > 0 {
 		return p.aloneS, p.sigma() <= mostTold
@@ -141,7 +141,7 @@ func (p *Profile) LongS() float64 { return p.atSigma(2) }
 // ShortS is how long a short run takes alone, s: one in 44 takes less time.
 func (p *Profile) ShortS() float64 { return p.atSigma(-2) }
 
-// atSigma is the run time whose logarithm is k standard deviations above the mean of the logarithms, s; 0: the median.
+// atSigma is the run time at k standard deviations of the logarithm, s; k = 0 is the median.
 func (p *Profile) atSigma(k float64) float64 {
 	sigma := p.sigma()
 	return p.DurationS * math.Exp(k*sigma-sigma*sigma/2)

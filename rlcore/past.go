@@ -171,7 +171,7 @@ func (p *Profile) ownRuns(user string, limitS float64, runs []Past, residuals []
 	return own
 }
 
-// Foretelling says how well a profile's past runs would have been foretold, each by those before it.
+// Foretelling says how well each of a profile's past runs would have been foretold by the runs before it.
 type Foretelling struct {
 	Runs    int     `json:"runs"`
 	Within2 float64 `json:"within_a_factor_of_two"` // part of them

@@ -32,8 +32,8 @@ type Profile struct {
 	Series    []Use   `json:"series"`          // at least one point
 	StepS     float64 `json:"step_s"`          // solo time of one iteration, s; 0 = unknown
 	Runs      int     `json:"runs"`            // solo runs it was learned from; 0 = imported
-	// Processes is how many processes compute at a time, at the most, and ProcessMiB the most device memory that one of
-	// them holds, MiB; 0 = not known.
+	// Processes is the largest number of processes that compute at a time, and ProcessMiB the most device memory of one of
+	// them, MiB; 0 = not known.
 	Processes  int     `json:"processes,omitempty"`
 	ProcessMiB float64 `json:"process_mib,omitempty"`
 	// DurationSD is the standard deviation of DurationS over those runs, s.
@@ -42,10 +42,10 @@ type Profile struct {
 	Past   []Past `json:"past,omitempty"`
 	Source string `json:"source,omitempty"` // where the figures come from
 	Card   string `json:"card,omitempty"`   // the GPU model that it was measured on, "" = any
-	// HeldMiB is what MPS held the runs to whose memory this is, MiB, where they took most of that: without a limit it may
-	// take more. 0 = it takes what it needs.
+	// HeldMiB is the limit under which MPS held the runs, MiB, if they took most of it: without a limit the application
+	// may take more. 0 = it takes what it needs.
 	HeldMiB float64 `json:"held_mib,omitempty"`
-	// Asked: nothing is measured. A job's owner says that it needs HeldMiB, and it is held to that.
+	// Asked: nothing is measured. The owner has declared HeldMiB, and the job is held to it.
 	Asked bool `json:"-"`
 	// Busy is an interactive session's profile while it computes, nil for all other applications. A session's Series is
 	// what it is assumed to use on average, and its memory what MPS holds it to.
@@ -122,8 +122,8 @@ func (p *Profile) Stretched(durationS float64) *Profile {
 	return &q
 }
 
-// OnPart returns the profile on a part of the GPU's SMs, 0..1: kernels that keep more of them busy take as many times
-// longer, and the rest of the run as long as before. Memory traffic isn't looked at: an instance has a part of that,
+// OnPart returns the profile on a part of the GPU's SMs, 0..1. Kernels that use more SMs than that slow down in
+// proportion; the rest of the run takes as long as before. Memory traffic is ignored: an instance has a part of it,
 // too.
 func (p *Profile) OnPart(part float64) *Profile {
 	if part >= 1 {
@@ -217,8 +217,8 @@ func (p *Profile) ProcessLimit(limitMiB, margin float64) float64 {
 	return min(limitMiB, max(need, math.Floor(limitMiB/float64(p.Processes))))
 }
 
-// Preallocating reports whether the application seems to take the memory of a card of cardMiB at its start, whatever it
-// needs, as some frameworks do: from its first minute on it holds the same, three quarters of the card or more.
+// Preallocating reports whether the application seems to reserve most of a card of cardMiB at its start, as some
+// frameworks do: from its first minute on it holds the same amount, three quarters of the card or more.
 func (p *Profile) Preallocating(cardMiB float64) bool {
 	peak := p.Peak().MemMiB
 	for i := p.Index(60); i < max(1, len(p.Series)-1); i++ { // at the last point it may have ended

@@ -48,7 +48,7 @@ type promise struct {
 
 	free   []float64
 	takesS []float64 // by the last window's jobs
-	joined company   // a combination's jobs with those that run on the window's GPU
+	joined company   // a combination's jobs and the running jobs of the window's GPU
 }
 
 // plainQueue is how the first jobs of the queue go on if no job joins a GPU.
@@ -70,7 +70,7 @@ const (
 	farByGPU   = 3
 	leastByGPU = 2
 	mostSteps  = 2_500_000
-	// comparisons is how many times the schedules are compared, at the most, while as many jobs as GPUs are followed.
+	// comparisons is the largest number of times that the schedules are compared while as many jobs as GPUs are followed.
 	comparisons = 32
 )
 
@@ -206,8 +206,8 @@ func (p *promise) look(r *Rules, w *Window) {
 	}
 }
 
-// join sets joined to the jobs of the window's GPU with those in c, and returns when the last of them is expected to
-// have ended, s from now.
+// join sets joined to the running jobs of the window's GPU and the jobs in c, and returns the expected end of the last
+// one, s from now.
 func (p *promise) join(r *Rules, w *Window, c Combo) (freeS float64) {
 	m := &p.joined
 	m.members = append(m.members[:0], p.cards[w.GPU].members...)
@@ -255,8 +255,8 @@ func (x *plainQueue) follow(s *State, n int) {
 	}
 }
 
-// hasTurn reports whether a job of the queue would start now if all went on plainly, on GPU g or another one of its
-// class: on a GPU of another class it would take what is left for somebody else.
+// hasTurn reports whether a job of the queue would start now, if no job joined another, on GPU g or another one of its
+// class. On a GPU of another class it would take what is left for other jobs.
 func (p *promise) hasTurn(job, g int) bool {
 	on := p.queue.on[job]
 	return on >= 0 && p.queue.starts[job] <= rounding && p.cluster.Alike(on, g)

@@ -64,15 +64,14 @@ type Job struct {
 	PlainEndS float64
 	// PlainSlot is where and when plain Slurm would have started it; nil = not known.
 	PlainSlot *schedule.Slot
-	// EarlyS is how much sooner plain Slurm can be expected to start it than PlainEndS, which goes by mean run times, has
-	// it, s. No due is put off by what only means promise; see schedule.SlurmAlone.EarlyS.
+	// EarlyS is how much sooner than PlainEndS, which rests on mean run times, plain Slurm can be expected to end it, s.
+	// It brings the due forward; see schedule.SlurmAlone.EarlyS.
 	EarlyS float64
 	// MaxSlowdown is the job's contract, run time together ÷ alone; 0 = the guard's.
 	MaxSlowdown float64
 	// Grace is its own in place of Guard.Grace, 0 = the guard's.
 	Grace float64
-	// NoShare: the job must have the GPU alone. FirstRun says that it is for this run, of which its application is
-	// learned.
+	// NoShare: the job must have the GPU alone. FirstRun: because this run is to show what its application needs.
 	NoShare, FirstRun bool
 	// Array is the job array that the job belongs to, "" = none. ArrayOnly: it may share with tasks of that array only.
 	Array     string
@@ -106,7 +105,7 @@ type turn struct {
 	loses           bool    // it would start too late if all foreign jobs went first
 }
 
-// Host is what the job takes of its node next to members-1 others on its GPU: CPUs and memory, MiB.
+// Host is the job's part of its node next to members-1 others on its GPU: CPUs and memory, MiB.
 func (j *Job) Host(members int) (cpus int, memMiB float64) {
 	cpus, memMiB = j.CPUs, j.HostMemMiB
 	if n := j.CPUGrain * members; n > 0 {

@@ -11,8 +11,8 @@ var _ = policy.Register(policy.Spec{
 	New: func(policy.Setup) (rlcore.Policy, error) { return SJF{}, nil },
 })
 
-// SJF gives each job a GPU of its own, the shortest first; one of unknown length counts with its time limit, or 1e6 s
-// where that is less, so that it goes behind nearly all others.
+// SJF gives each job a GPU of its own, the shortest first. A job of unknown length counts with its time limit, at most
+// 1e6 s, and so goes behind nearly all others.
 type SJF struct{}
 
 // Name implements rlcore.Policy.

@@ -99,7 +99,7 @@ func (l *Law) Slowdowns(dst []float64, d []Demand) []float64 {
 	return dst
 }
 
-// Use is u, what a demand asks of the capacity.
+// Use is u, the part of the capacity that a demand needs.
 func (l *Law) Use(d *Demand) float64 {
 	if part := d.Core / (usualCore * d.GPU); part > 0 && part < 1 {
 		return d.GPU * math.Pow(part, l.CorePower)

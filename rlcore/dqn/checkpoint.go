@@ -45,8 +45,8 @@ type Checkpoint struct {
 	Kappa float64 `json:"kappa"`
 	Shown int     `json:"shown"`
 
-	// Theta are blocks as in Scorer.Params, numbers of float64, whose bits are written as 8 bytes, little endian: exact,
-	// and easy to read in any language.
+	// Theta are blocks as in Scorer.Params: float64 bits as 8 bytes each, little endian, which is exact and easy to read
+	// in any language.
 	Theta   [][]byte `json:"theta"`
 	SHA256  string   `json:"sha256"` // of Theta, in order; hex
 	Trained Trained  `json:"trained"`

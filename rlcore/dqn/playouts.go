@@ -109,7 +109,7 @@ func (t *teacher) decided(d *decision) {
 
 func (t *teacher) end(*sim.Sim) {}
 
-// commit adds the episode's lessons to those that are remembered, of which the oldest make room.
+// commit adds the episode's lessons to the stored ones, and drops the oldest beyond mostLessons.
 func (t *teacher) commit() {
 	all := append(t.learner.lessons, t.lessons...)
 	t.learner.lessons = all[max(0, len(all)-mostLessons):]

@@ -17,8 +17,8 @@ type Policy struct {
 	values      []float64
 }
 
-// doubt is by how much the network's value of a combination may be below the best one's and still be played out, in the
-// values' unit. Chosen on job sets of other sites than those that it is judged on; see LEARNING.md.
+// doubt is by how much a combination's value may be below the best one's for it to be played out, in the values' unit.
+// It was chosen on job sets of other sites than the policy is judged on; see LEARNING.md.
 const doubt = 0.1
 
 // NewPolicy returns a policy of the given name, which decides by the network alone.

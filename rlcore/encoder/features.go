@@ -37,8 +37,8 @@ type Features struct {
 	// Objective is what the network that reads them is for: it says which combinations are
 	// described where there are more than Max.
 	Objective policy.Objective
-	// Max bounds the combinations that are described: waiting, and the ones of the highest index among those that keep the
-	// promise (see baseline.Index), for the makespan of the highest throughput. 0 = all.
+	// Max bounds the described combinations: waiting, and those that keep the promise with the highest index (see
+	// baseline.Index), or for the makespan the highest throughput. 0 = all.
 	Max int
 
 	// ScaleS is the unit of time of the last Encode, s.

@@ -116,7 +116,7 @@ func (m *Model) answer(spec *rlcore.GPUSpec, members []*rlcore.Profile) *answer 
 	var g group
 	copy(g[:], members)
 	on := kindOfCard{spec.Model, spec.Sharing, spec.PCIeMBps}
-	if m.cache == nil || on != m.cachedOn { // mostly one card is asked about many times
+	if m.cache == nil || on != m.cachedOn { // mostly the same card many times
 		if m.caches == nil {
 			m.caches = map[kindOfCard]map[group]*answer{}
 		}
@@ -211,8 +211,8 @@ func (m *Model) byLaw(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*
 	}
 }
 
-// Bounds of what is remembered of failures and broken contracts, in all and of one user, the oldest of which is
-// forgotten first: about a year of a large site's.
+// Bounds of stored failures and broken contracts, in all and of one user; the oldest go first. They hold about a year
+// of a large site.
 const (
 	MostPairs, pairsOfUser = 1 << 14, 1 << 10
 	mostAlone, aloneOfUser = 1 << 12, 1 << 8

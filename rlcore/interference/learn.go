@@ -136,7 +136,7 @@ func (m *Model) terms(l *learned, name func(*rlcore.Profile) rlcore.Identity, sp
 	return m.x
 }
 
-// ofAnyUser is an application of that name, whoever runs it.
+// ofAnyUser is an application of that name, of any user.
 func ofAnyUser(p *rlcore.Profile) rlcore.Identity { return rlcore.Identity{App: p.App} }
 
 // belief is what is believed of one member's z − z_law.
@@ -148,7 +148,7 @@ type belief struct {
 	doubt  float64 // factor on a prediction's SD
 	prior  float64 // the variance before any observation
 	unseen float64 // the law's Unseen
-	first  bool    // the member was never seen with one of the others
+	first  bool    // the member was never seen with some other member
 }
 
 // known returns how much of the prior's variance observations have resolved, 0..1.

@@ -62,7 +62,7 @@ func seen(off, weight float64, f *traits) cell {
 	return cell{n: weight, sum: weight * one.off, lo: one, hi: one, x: *f}
 }
 
-// learn adds an observation of members[0]; with others also as one of any user's application of that name.
+// learn adds an observation of members[0], and with others also one for any user's application of that name.
 func (m *Model) learn(w *way, spec *rlcore.GPUSpec, members []*rlcore.Profile, seen cell, others bool) {
 	if math.IsNaN(seen.sum) {
 		return

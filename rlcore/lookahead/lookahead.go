@@ -99,8 +99,8 @@ func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	}
 }
 
-// Try plays out the combinations of the largest worth among those that keep the promise, best first. It returns which
-// these are, and the resulting sums of turnarounds, s; both are valid until the next call.
+// Try plays out the combinations of the largest worth among those that keep the promise, best first. It returns their
+// indexes and the resulting sums of turnarounds, s; both are valid until the next call.
 func (p *Policy) Try(worth []float64, w *rlcore.Window, combos []rlcore.Combo) (order []int, sums []float64) {
 	p.order = p.order[:0]
 	for k := range combos {

@@ -33,7 +33,7 @@ type MLP struct {
 }
 
 // New returns a network with He's initialisation (weights N(0, 2/in), biases 0). The last layer's weights are
-// multiplied by last; with last = 0 all outputs are 0 until the network learns.
+// multiplied by last; if last is 0, all outputs are 0 until the network learns.
 func New(sizes []int, last float64, r *rand.Rand) *MLP {
 	m := &MLP{Sizes: append([]int(nil), sizes...)}
 	n := 0

@@ -16,8 +16,8 @@ type Sparse struct {
 	dh       []float32
 }
 
-// NewSparse returns a network with He's initialisation for pictures with about active
-// pixels that are 1. The last layer's weights are multiplied by last.
+// NewSparse returns a network with He's initialisation for pictures in which about active pixels are 1. The last
+// layer's weights are multiplied by last.
 func NewSparse(in, hidden, out, active int, last float64, r *rand.Rand) *Sparse {
 	s := &Sparse{In: in, Hidden: hidden, Out: out, dh: make([]float32, hidden)}
 	n := in*hidden + hidden + out*hidden + out

@@ -28,8 +28,8 @@ type List struct {
 // Cluster is the fixed part of a schedule: the node and the class of each GPU, and the classes of each common set of
 // GPUs.
 type Cluster struct {
-	// Sets are sets of GPUs that jobs may come with, such as the partitions': they divide GPUs into classes whatever the
-	// present jobs ask for. At most mostGiven of them count.
+	// Sets are sets of GPUs that jobs may come with, such as the partitions'. They divide GPUs into classes even if no
+	// present job uses them. At most mostGiven of them count.
 	Sets []*GPUSet
 	// ByNode: GPUs of two nodes are never of one class, since jobs come that need several GPUs of one node.
 	ByNode bool
@@ -65,7 +65,7 @@ type nodeFit struct {
 	at   float64
 }
 
-// Request is what a job asks for: PerNode GPUs of a set at once on each of its Nodes; 0 = 1.
+// Request is a job's request: PerNode GPUs of a set at once on each of Nodes nodes; 0 = 1.
 type Request struct {
 	GPUs    *GPUSet `json:"gpus"`
 	PerNode int     `json:"per_node,omitempty"`
@@ -312,8 +312,8 @@ func (f *List) Run(r Request, takes float64) (at float64, gpus []int) {
 	return at, gpus
 }
 
-// RunLike is Run on GPUs of the classes of the given ones, the first of each class that are free, if the job starts by
-// byS there. Of two schedules in which a job runs in the same classes, the one whose GPUs are free first stays first.
+// RunLike is Run on the first free GPUs of the classes of the given ones, if the job starts by byS there. If a job runs
+// in the same classes in two schedules, the schedule with the earlier free times stays earlier.
 func (f *List) RunLike(on []int, byS float64, r Request, takes float64) (at float64, gpus []int) {
 	if !f.like(on, r.GPUs) {
 		return f.Run(r, takes)

@@ -19,8 +19,8 @@ import (
 type SlurmAlone struct {
 	// StartupS is what Slurm takes to start a job on a free GPU, s.
 	StartupS float64
-	// DoneS returns the solo work that a running job has really done, s; nil = unknown. A job that has got so far without
-	// an end takes longer on plain Slurm, too: as long as runs that got as far; see rlcore.Profile.Left.
+	// DoneS returns the solo work that a running job has really done, s; nil = unknown. A job that outlasts its estimate
+	// is given the expected length of runs that lasted as long (rlcore.Profile.Left).
 	DoneS func(id string) float64
 
 	nowS    float64 // of the last change
@@ -44,14 +44,14 @@ type Job struct {
 	SubmitS  float64 `json:"submit_s"`
 	TakesS   float64 `json:"takes_s"`          // run time alone, s; +Inf = not known, stored as −1
 	Spread   float64 `json:"spread,omitempty"` // standard deviation of its logarithm
-	// LengthS returns how long runs take that have done doneS of solo work without an end, s: their mean, and what the
-	// given part of them don't exceed; nil = TakesS, whatever it has done.
+	// LengthS returns the mean length of runs that have done doneS of solo work without ending, s, and the given quantile;
+	// nil = always TakesS.
 	LengthS func(doneS, part float64) (meanS, quantileS float64) `json:"-"`
 	Request
 }
 
-// aloneJob is one job of the schedule, in memory and in JSON. Its priority rises, and it takes as long as is expected
-// of runs that have got as far.
+// aloneJob is one job of the schedule, in memory and in JSON. Its priority rises as it waits, and its length grows as
+// it runs.
 type aloneJob struct {
 	Job
 	Slot
@@ -117,11 +117,11 @@ func (p *SlurmAlone) Clone() *SlurmAlone {
 	return &c
 }
 
-// mostAhead is how far the clock may go back, s, until the schedule begins anew.
+// mostAhead is how far the clock may go back, s, before the schedule is reset.
 const mostAhead = 60
 
-// SetClock begins the schedule anew if its time is well ahead of the clock: that was wrong before, and has been set
-// back. Until the real time had caught up, all jobs would be due in the future.
+// SetClock resets the schedule if its time is well ahead of the clock, which was wrong and has been set back. Otherwise
+// all jobs would be due in the future until the real time had caught up.
 func (p *SlurmAlone) SetClock(nowS float64) {
 	if p.nowS-nowS > mostAhead {
 		fresh := NewSlurmAlone(p.gpus...)
@@ -365,10 +365,10 @@ func (p *SlurmAlone) FreeS(dst []float64, nowS float64) []float64 {
 	return dst
 }
 
-// behindS is how far plain Slurm may fall behind reality, s. Where sharing lets more jobs through than plain Slurm
-// could run, its queue would grow for ever, and soon no due would bind anybody; on plain Slurm, users would have stayed
-// away. So a job that ended in reality a day ago and hasn't begun here is dropped. Plain Slurm catches up with a day's
-// peak at night.
+// behindS is how far plain Slurm may fall behind reality, s. Where sharing completes more jobs than plain Slurm could
+// run, its queue would grow without bound and dues would soon bind no job; on a real plain Slurm, users would submit
+// less. So a job that really ended a day ago and hasn't begun here is dropped. Plain Slurm catches up with a day's peak
+// at night.
 const behindS = 24 * 3600
 
 // begin moves the time on to nowS: jobs begin and end. The queue keeps each GPU's jobs in order of their starts.
@@ -417,9 +417,9 @@ func (p *SlurmAlone) begin(nowS float64) {
 	})
 }
 
-// foretell sets how long running jobs take to what is expected of a run that has got as far. Where an application's
-// runs differ in length, those that go on are the long ones: with the mean of all runs, every job would be late soon
-// after its start, and no other could join it.
+// foretell sets the length of each running job to the mean of runs that have got as far. Where runs differ in length,
+// only the long ones get far: with the mean of all runs, every job would be late soon after its start, and no other
+// could join it.
 func (p *SlurmAlone) foretell() {
 	for id, x := range p.jobs {
 		if p.DoneS != nil && x.Runs && !x.Over && x.LengthS != nil {

@@ -166,7 +166,7 @@ func (s *Sim) refresh(g int) {
 	s.update(g, contention.Busy(sc.demands, sc.slow))
 }
 
-// demand is what a use of a profile's asks of a card.
+// demand is the load that a profile's use puts on a card.
 func demand(u *rlcore.Use, p *rlcore.Profile, card *rlcore.GPUSpec) contention.Demand {
 	d := contention.Demand{GPU: u.GPU, Core: u.Core, StepS: p.StepS}
 	if card.PCIeMBps > 0 {

@@ -18,7 +18,7 @@ type turns struct {
 	idle    []bool    // by GPU: no job runs there, and no pending job has it in the list schedule
 }
 
-// Room reports whether there are as many GPUs with memory enough as the job takes, of those that it may use.
+// Room reports whether the job may use as many GPUs with enough memory as it takes.
 func (cfg *Config) Room(j *Arrival) bool {
 	mem := cmp.Or(j.Truth, j.Profile).Peak().MemMiB
 	nodes := map[string]int{}
@@ -44,15 +44,15 @@ func (cfg *Config) node(g int) string {
 	return "sim"
 }
 
-// startForeign starts the foreign jobs whose turn has come, as Slurm does without a decision.
+// startForeign starts the foreign jobs that have their turn, as Slurm does without a decision.
 func (s *Sim) startForeign() {
 	for s.turns.pending > 0 && !s.turns.known {
 		s.turns.known = !s.startNextForeign()
 	}
 }
 
-// startNextForeign starts the first foreign job whose turn has come and reports whether there was one. Its turn has
-// come if its GPUs are idle and each job of higher priority has got GPUs of its own.
+// startNextForeign starts the first foreign job that has its turn, and reports whether there was one: its GPUs are
+// idle, and each job of higher priority has got GPUs of its own.
 func (s *Sim) startNextForeign() bool {
 	t := &s.turns
 	idle := 0

@@ -6,7 +6,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/sim/site"
 )
 
-// part notes how long member k of device g, which leaves, and the other members were together, and returns whom it met.
+// part notes how long member k of device g, which leaves, was together with each other member, and returns its
+// co-runners.
 func (s *Sim) part(g, k int) []interference.Overlap {
 	members := s.devs[g].members
 	leaves := &members[k]
@@ -25,8 +26,8 @@ func (s *Sim) part(g, k int) []interference.Overlap {
 	return leaves.met
 }
 
-// learn tells the site of job i, which has ended on GPU g after believedS of solo work as predicted, and met others
-// there. Waiting jobs are then what the site expects of them.
+// learn reports to the site the end of job i on GPU g, after believedS of predicted solo work, and its co-runners.
+// Waiting jobs then get new expectations.
 func (s *Sim) learn(g, i int, believedS float64, met []interference.Overlap) {
 	j := &s.jobs[i]
 	r := site.Run{

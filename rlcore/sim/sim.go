@@ -44,7 +44,7 @@ type Sim struct {
 	byID         map[string]int // index in jobs
 
 	turns  turns
-	vetoes []waiting // by GPU: whom the last decision there keeps waiting
+	vetoes []waiting // by GPU: the job that the last decision there keeps waiting
 	waited []float64 // by job and reason, s
 	site   site.Site
 	onCard map[onCard]*rlcore.Profile
@@ -326,7 +326,7 @@ func (s *Sim) fail(g, k int) {
 	s.enqueue(i)
 }
 
-// remove takes member k from GPU g; a foreign job, from all its GPUs. It returns whom the member met.
+// remove takes member k from GPU g; a foreign job, from all its GPUs. It returns the member's co-runners.
 func (s *Sim) remove(g, k int) (met []interference.Overlap) {
 	i := s.devs[g].members[k].job
 	met = s.part(g, k)

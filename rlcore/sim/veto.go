@@ -7,10 +7,10 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// VetoCost is what one reason of the guard's cost. While a decision lets nothing join a GPU that has room, the first
-// job of its window that would have joined but for one reason waits for that; see rlcore.Decision.SoleVeto. A job whom
-// one reason keeps from several GPUs waits once; one whom several reasons keep from several GPUs waits for each, so the
-// times of reasons don't add up: each is what lifting that reason alone could save.
+// VetoCost is what one veto of the guard has cost. While a decision lets nothing join a GPU that has room, the first
+// job of its window that only one veto keeps off waits for it; see rlcore.Decision.SoleVeto. A job counts once however
+// many GPUs the veto keeps it from, and once for each veto. So the times don't add up: each is what lifting that veto
+// alone could save.
 type VetoCost struct {
 	Reason rlcore.Veto
 	WaitS  float64 // of all jobs, s
@@ -26,7 +26,8 @@ type waiting struct {
 // at is the index in Sim.waited.
 func (x waiting) at() int { return x.job*rlcore.Vetoes + int(x.why) }
 
-// noteVeto notes whom a decision for the GPU that is due keeps waiting, until the next one or until the GPU changes.
+// noteVeto notes the job that a decision for the current GPU keeps waiting, until the next decision or until the GPU
+// changes.
 func (s *Sim) noteVeto(dec *rlcore.Decision) {
 	s.vetoes[s.gpu] = waiting{}
 	if i, why := dec.SoleVeto(); why != rlcore.Allowed {

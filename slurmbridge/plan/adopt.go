@@ -62,9 +62,9 @@ func (v *clusterView) fitsNode(j *job.Job) bool {
 	})
 }
 
-// An adopted job waits behind the gate as the job of one GPU that its owner asked for. It goes through the stages of a
-// plan like any sharer and becomes shares only as a member of a group of several, or to keep its turn for one;
-// otherwise it is ungated as it is.
+// An adopted job waits behind the gate with its own request for one GPU. It goes through the stages of a plan like any
+// sharer. It requests shares only as a member of a group of several or to keep its turn; otherwise it is ungated
+// unchanged.
 
 // adopted reports whether a pending job is one of a whole GPU, which shares by a rule of the site only.
 func (v *clusterView) adopted(ref string) bool {

@@ -24,7 +24,7 @@ type nodeClaim struct {
 }
 
 // nodeClaims returns the nodes that Slurm keeps for foreign jobs. Once its backfill has planned, Slurm names these
-// nodes. Before, it may keep each node that could once have as many GPUs as a job of several asks for.
+// nodes. Before, it may keep each node that has enough GPUs for a job of several.
 func (q *queue) nodeClaims() map[string]nodeClaim {
 	planned := slices.ContainsFunc(q.in.Snap.Nodes, func(n job.Node) bool { return n.Planned })
 	free := map[string]bool{} // nodes that no job is known to wait for
@@ -97,8 +97,8 @@ func (q *queue) fitsFrom(f *rlcore.Job, node string) (fromS float64, fits bool) 
 	return ends[f.PerNode-1], true
 }
 
-// backfills reports whether Slurm would start a released job on a node now, as far as is known: no job that Slurm keeps
-// the node for is in the way.
+// backfills reports whether Slurm would start a released job on a node now: no job that Slurm is known to keep the node
+// for comes first.
 func (q *queue) backfills(j *rlcore.Job, node string) bool {
 	k, is := q.claims[node]
 	return !is || j.LimitS > 0 && j.LimitS <= k.fromS || ByPriority(q.view.jobs[j.ID], k.by) < 0

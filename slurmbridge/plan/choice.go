@@ -9,9 +9,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// fillAll decides what starts now on each GPU. If a GPU's group is refused, because no shares lead it there or the
-// guard doesn't allow it next to the other jobs of the node, the GPU is tried again after all others: then the first
-// job may start there alone, as on plain Slurm.
+// fillAll decides what starts now on each GPU. A GPU whose group is refused, by the search for shares or by the guard,
+// is tried again after all others. Then the group's first job may start there alone, as on plain Slurm.
 func (r *planRun) fillAll() {
 	var again []int
 	for _, g := range r.startable() {
@@ -42,7 +41,7 @@ func (r *planRun) startable() []int {
 	return out
 }
 
-// fillRank orders GPUs by free shares, and of equals those of nodes that are awake first.
+// fillRank orders GPUs by free shares, then nodes that are awake before sleeping ones.
 func (r *planRun) fillRank(g int) int {
 	rank := -2 * r.draft.state.GPUs[g].FreeShares()
 	if r.view.gpus[g].node.Asleep {
@@ -112,8 +111,8 @@ func (r *planRun) startAlone(g, first int, before checkpoint) int64 {
 	return number
 }
 
-// choose lets the policy choose among the jobs of GPU g's window: those that Slurm starts there for sure. Where there
-// are none, and nothing else is sent to the GPU, it chooses among those that Slurm may start.
+// choose lets the policy choose among the jobs of GPU g's window that Slurm starts there for sure. If it has none, and
+// nothing else is sent to the GPU, the policy chooses among the jobs that Slurm may start.
 func (r *planRun) choose(g int, kind job.GroupKind) rlcore.Decision {
 	node := r.view.gpus[g].node.Name
 	may := func(j *rlcore.Job) bool { return r.mayStart(j, node) }

@@ -50,7 +50,7 @@ var classes = []struct {
 	{queued, gated | ready, touched | unmanaged | unconverted | itsTurn | grouped | ungroupable},
 }
 
-// classify returns the class of a job of which the given facts are true.
+// classify returns the class that follows from a job's facts.
 func classify(f facts) class {
 	for _, c := range classes {
 		if f&c.all == c.all && f&c.none == 0 {

@@ -41,8 +41,8 @@ type guest struct {
 	fresh bool // its shares are new
 }
 
-// meets reports whether the guard allows all meetings that the fresh placements make possible: with each other, with
-// the others and with the running jobs of one of the GPUs. spent: there are too many sets to check.
+// meets reports whether the guard allows every set of jobs that could meet on one of the GPUs because of the fresh
+// placements: these, the other placements and the running jobs. spent: there are too many sets to check.
 func (v *clusterView) meets(guard *rlcore.Guard, checks *int, gpus []int, fresh, others []placement) (ok, spent bool) {
 	app := func(x *guest) string { return cmp.Or(x.Profile, &rlcore.Profile{}).App } // "" = not known
 	var all []guest

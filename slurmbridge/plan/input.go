@@ -38,8 +38,7 @@ type Input struct {
 	Terms map[string]job.Terms
 	// Models holds the model of each GPU; see job.NameCards.
 	Models map[job.GPUAddr]string
-	// NoLimits holds the nodes whose driver is too old to hold MPS clients to a part of the memory, whatever their cards
-	// can.
+	// NoLimits holds the nodes whose driver is too old to limit the memory of MPS clients, also on cards that could.
 	NoLimits map[string]bool
 	// Adopt says which jobs of a whole GPU may share; nil = none. While its rules are in shadow, an active bridge's plan
 	// only notes which jobs they match.

@@ -15,7 +15,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// queue is what was counted of a poll: the jobs that wait for GPUs, in Slurm's order, and what becomes of the others.
+// queue holds the jobs that wait for GPUs, in Slurm's order, and what becomes of the other pending jobs.
 type queue struct {
 	in      *Input
 	view    *clusterView
@@ -123,8 +123,8 @@ func (q *queue) addSharer(j *job.Job) {
 	q.waiting = append(q.waiting, rj)
 }
 
-// wanted returns the type of GPU that a job asks for, or its owner names (share:model=TYPE), "" = any. A type that no
-// node has on which the job may run, in service or not, is as none.
+// wanted returns the type of GPU that a job requests or its owner names (share:model=TYPE), "" = any. A type that none
+// of the job's nodes has counts as any.
 func (q *queue) wanted(j *job.Job) string {
 	own, model := ownType(j), q.in.Terms[j.Ref].Model
 	if own != "" || model == "" {
@@ -259,7 +259,7 @@ func (q *queue) ungate(j *job.Job, why job.Ungated, more string) {
 	q.ungated = append(q.ungated, c)
 }
 
-// aGPU is the request of a job of whole nodes that asked for a share: Slurm gives it all of a node's GPUs.
+// aGPU is the request of a job of whole nodes that asked to share: with it Slurm gives the job all of a node's GPUs.
 var aGPU = "gpu:1"
 
 // putBehindGate gates a job with a request that is still gpu:shared. Without a gate the job gets a GPU of its own.
@@ -361,8 +361,8 @@ func (q *queue) retainsPlace(p *schedule.SlurmAlone, ref string) bool {
 	return (q.in.Touched[ref] || q.view.membership[ref].Group != nil) && !held && !p.Requeued(ref)
 }
 
-// avoidClaimed takes the nodes that Slurm keeps for others from the jobs that it would start elsewhere now: plain Slurm
-// does that, too.
+// avoidClaimed removes the nodes that Slurm keeps for other jobs from the reach of each job that Slurm would start
+// elsewhere now. Plain Slurm does the same.
 func (q *queue) avoidClaimed() {
 	q.claims = q.nodeClaims()
 	claims := map[string]bool{} // by ref: Slurm keeps nodes for it

@@ -18,7 +18,7 @@ func (v *clusterView) oneUser(j *job.Job) bool {
 	return !slices.ContainsFunc(j.Partitions(), func(name string) bool { return !v.in.Snap.OneUser[name] })
 }
 
-// tenant is a user whose jobs are to be on nodes with no other user's, or, not alone, on nodes that no other user has.
+// tenant is a user whose job needs nodes without other users' jobs (alone), or nodes that belong to no other user.
 type tenant struct {
 	user  string
 	alone bool
@@ -43,7 +43,7 @@ func (v *clusterView) othersHave(j *job.Job) []string {
 	})
 }
 
-// demand is which GPUs a job asks for. Jobs of one demand share one set of GPUs.
+// demand says which GPUs a job may get. Jobs of one demand have the same set of GPUs.
 type demand struct{ partition, nodes, excluded, closed, typ string }
 
 // reach are the GPUs that a pending job may use, the largest number of them on one node, and their models.
@@ -63,8 +63,8 @@ func mayRun(j *job.Job) func(n *job.Node) bool {
 	}
 }
 
-// ofType returns the GPUs of the type that a foreign job asks for, among all that it may use. All of them where any
-// type will do, the job takes whole nodes, or no GPU has a type of that name: the site's names aren't understood.
+// ofType returns the GPUs of the requested type among those that a foreign job may use. It returns all of them if any
+// type will do, if the job takes whole nodes, or if no GPU has that type: then the site's names aren't understood.
 func (v *clusterView) ofType(j *job.Job) reach {
 	all, typ := v.reach(j, "", ""), j.Request.Type
 	if typ == "" || v.in.Snap.TakesNodes(j) {
@@ -186,7 +186,7 @@ func hasOnly(n *job.Node, typ string) bool {
 	return true
 }
 
-// ownType returns the type of GPU that a job asks for, of all shares or adopted, "" = any.
+// ownType returns the type of GPU in the job's own request, "" = any.
 func ownType(j *job.Job) string {
 	if j.Request.Kind == job.Shares || j.Request.PerNode {
 		return j.Request.Type

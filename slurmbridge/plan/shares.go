@@ -61,7 +61,7 @@ type shareSearch struct {
 	least  int           // shares that a member may get; see leastShares
 }
 
-// startS is in how many seconds of its release Slurm starts a job at the latest, where it has room.
+// startS is the longest that Slurm takes to start a released job that has room, s.
 const startS = 3
 
 // newShareSearch gathers the jobs that Slurm considers on the node of the newest group.
@@ -139,7 +139,7 @@ func aboutToEnd(x rlcore.Running) bool {
 	return -startS < leftS && leftS <= startS
 }
 
-// here are those of a node's jobs that are meant for the GPUs among which Slurm chooses.
+// here selects the jobs that are meant for the GPUs among which Slurm chooses.
 func (s *shareSearch) here(jobs []placement) []placement {
 	out := make([]placement, 0, len(jobs))
 	for i := range jobs {
@@ -220,7 +220,7 @@ func (s *shareSearch) wishes() []wish {
 	return out
 }
 
-// try finds shares for the newest group; if others is set, for all groups of this plan.
+// try finds shares for the newest group, or, with others, for all groups of this plan.
 func (s *shareSearch) try(want wish, others bool) ([]placement, bool) {
 	spare := make([]int, len(s.free))
 	jobs := slices.Clone(s.jobs)

@@ -25,8 +25,8 @@ type clusterView struct {
 	gpus  []gpuRef
 	index map[job.GPUAddr]int // the other way round
 	nodes map[string][]int    // the GPUs of a node
-	// pools are the GPUs of a node among which Slurm chooses by numbers: all, or those of a type where shares are asked
-	// for by type.
+	// pools are the GPUs of a node among which Slurm chooses by numbers of shares: all of them, or one type where requests
+	// name types.
 	pools      map[gpuPool][]int
 	jobs       map[string]*job.Job
 	membership map[string]tracker.Membership
@@ -39,7 +39,7 @@ type clusterView struct {
 	closed map[int]bool
 	// unsettled holds the nodes where a job runs on GPUs that aren't known: nothing more is released there.
 	unsettled map[string]bool
-	users     map[string][]string    // by node: whose jobs are there, or about to start there
+	users     map[string][]string    // by node: the users with jobs that are there or about to start there
 	present   [][]rlcore.Running     // by GPU: the jobs that run there
 	owned     bool                   // some nodes are one user's at a time
 	onWay     map[string][]placement // by node with several GPUs: the released jobs, in the order of their groups
@@ -286,8 +286,8 @@ func (v *clusterView) addGroup(g *job.Group) {
 	}
 }
 
-// held is a running job's profile, nil if it goes by what the job's owner says of its memory and nothing holds the job
-// to that.
+// held is a running job's profile; nil if it states the memory that the owner asked for and nothing holds the job to
+// it.
 func held(p *rlcore.Profile, limitMiB float64) *rlcore.Profile {
 	if p != nil && p.Asked && limitMiB == 0 {
 		return nil

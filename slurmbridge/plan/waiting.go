@@ -56,9 +56,9 @@ func (r *planRun) isOvertaken(j *rlcore.Job) bool {
 // isSession reports whether a job is an interactive session.
 func isSession(j *rlcore.Job) bool { return j.Profile != nil && j.Profile.Busy != nil }
 
-// lacksHost reports whether plain Slurm would have a job on a GPU by now, and no node on which it may run has as many
-// cores, or as much memory, as it needs. Slurm keeps them for the first job of its queue, once they become free; from a
-// job behind the gate others would take them.
+// lacksHost reports whether plain Slurm would have a job on a GPU by now, and none of the job's nodes has enough free
+// cores or memory. Slurm saves up cores and memory for the first job of its own queue only; a job behind the gate loses
+// them to others.
 func (r *planRun) lacksHost(j *rlcore.Job) bool {
 	if j.PlainSlot == nil || j.PlainSlot.StartS > r.draft.state.NowS {
 		return false
@@ -95,7 +95,7 @@ func (r *planRun) noteReleased() {
 
 // noteWaiting records when the remaining jobs are expected to start: each on GPUs of its own, in order of priority;
 // sharing may start them sooner. It ungates jobs that may preempt others, that the bridge alone has delayed for too
-// long, or that Slurm would cancel for their deadline if the bridge died now and the gate held them.
+// long, or that the gate would hold past their deadline if the bridge died now.
 func (r *planRun) noteWaiting() {
 	idle := r.onAnyGPU(func(_ *job.Job, g int) bool { return r.isIdle(g, false) })
 	spare := r.onAnyGPU(func(_ *job.Job, g int) bool { return r.isIdle(g, false) && r.draft.guard.Spare(g) })
@@ -204,7 +204,8 @@ func (r *planRun) onAnyGPU(is func(j *job.Job, g int) bool) func(j *rlcore.Job) 
 
 // A sharer that keeps its turn waits in Slurm's own queue, and any GPU may be the next that becomes free. It must not
 // start beside a running job, so it asks for more than 100 minus the smallest number of shares that any sharer holds.
-// While it waits, no job gets fewer than fit next to it. What it leaves of its GPU is for jobs that join it.
+// While it waits, other jobs get at least as many shares as don't fit next to it. The rest of its GPU is for jobs that
+// join it.
 
 // turnShares bounds the shares of such a job. Groups of three equal parts are possible while it waits for its turn.
 const (
@@ -212,8 +213,8 @@ const (
 	mostTurnShares  = job.Units - 1
 )
 
-// turnShares returns the shares with which a job can start on an empty GPU alone; false = there is no such number with
-// room for others.
+// turnShares returns the shares with which a job can start only on an empty GPU; false = no such number leaves room for
+// others.
 func (d *draft) turnShares() (int, bool) {
 	shares := leastTurnShares
 	for i := range d.view.in.Snap.Jobs {
@@ -247,8 +248,8 @@ func (d *draft) turnShares() (int, bool) {
 	return shares, shares <= mostTurnShares
 }
 
-// releaseForTurn lets a job wait in Slurm's queue, with room on its GPU for others if it may share and there are shares
-// for that; else it is ungated.
+// releaseForTurn lets a job wait in Slurm's queue with shares that leave room for others on its GPU. A job that may not
+// share is ungated, and so is one for which there are no such shares.
 func (r *planRun) releaseForTurn(j *rlcore.Job) {
 	shares, ok := r.draft.turnShares()
 	shareable := r.leavesRoom() && !j.NoShare && j.Profile != nil && len(r.view.nodes) > 0
@@ -275,7 +276,7 @@ func (r *planRun) releaseForTurn(j *rlcore.Job) {
 }
 
 // hasPartner reports whether one of the next jobs of the queue may join an adopted job that keeps its turn with shares.
-// One that asks for a type of GPU must find no other: it could be given shares of any.
+// If the job asks for a type of GPU, no other type may be in reach: Slurm could give it shares of any type.
 func (r *planRun) hasPartner(j *rlcore.Job) bool {
 	own := r.view.jobs[j.ID]
 	n := len(r.view.gpus)
@@ -306,7 +307,7 @@ func (r *planRun) hasPartner(j *rlcore.Job) bool {
 	return false
 }
 
-// waitsTooLong reports whether a job has waited next to an idle GPU for as long as it may.
+// waitsTooLong reports whether the bridge has delayed a job for as long as it may.
 func (r *planRun) waitsTooLong(j *rlcore.Job) bool {
 	most := r.draft.guard.DelayLimitS()
 	if r.in.Adopt != nil && r.view.adopted(j.ID) {

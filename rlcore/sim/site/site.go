@@ -55,8 +55,8 @@ type Run struct {
 	Others    []interference.Overlap
 }
 
-// Expect returns what a job is expected to be, given the runs of its application that have ended: those that its
-// profile holds, and those since. known is its application as it is known without the latter; nil = it isn't.
+// Expect returns the expected form of a job by the past runs of its application: those in its profile and those since.
+// known is the application without the latter; nil = unknown.
 func (s *Site) Expect(j *rlcore.Job, known *rlcore.Profile) *rlcore.Profile {
 	if known == nil || !s.Foretell {
 		return known
