@@ -13,8 +13,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// What follows tries the script in a real slurmctld; job_submit_lua_test.go tries
-// it alone, with what no slurmctld would hand it.
+// What follows tries in a real slurmctld what sbatch makes of options, and what Slurm takes of the script's changes;
+// job_submit_lua_test.go tries the script alone.
 
 type cluster struct {
 	*slurmtest.Cluster
@@ -88,32 +88,9 @@ func TestRequests(t *testing.T) {
 		{"nonsense", nonsense},
 		{"shared jobs", sharedJobs},
 		{"sharers stay on one node", sharersStay},
-		{"changes", changes},
 		{"arguments are noted", argumentsNoted},
-		{"shares of a type", sharesOfAType},
 	} {
 		t.Run(situation.name, func(t *testing.T) { situation.is(t, &cluster{c.Cluster, t}) })
-	}
-}
-
-// Who names a type of GPU that shares may be asked for of gets all shares of one, with the bridge and without; any
-// other type is as none.
-func sharesOfAType(t *testing.T, c *cluster) {
-	gate := c.submit("true", "--hold")
-	for _, left := range []time.Duration{time.Hour, -time.Second} {
-		c.gateText(fmt.Sprintf("job=%s\nexpires=%d\ngres=mps\nunits=100\nmodel=titanxp\nmodel=1g.10gb+me\n", gate,
-			time.Now().Add(left).Unix()))
-		for comment, want := range map[string]string{
-			"share:model=titanxp":            "mps:titanxp:100",
-			"app=x,share:model=titanxp;more": "mps:titanxp:100",
-			"share:model=h100":               "mps:100",
-		} {
-			for _, how := range []string{"--gres=gpu:shared", "--gpus=shared"} {
-				f := c.held(how, "--comment="+comment)
-				must.Equal(t, request(f), want, comment)
-				must.Equal(t, f["Dependency"] != "(null)", left > 0, comment)
-			}
-		}
 	}
 }
 
@@ -264,31 +241,6 @@ func TestSharedJobsRun(t *testing.T) {
 			}
 		})
 	}
-}
-
-// What users and the bridge change in a job.
-func changes(t *testing.T, c *cluster) {
-	ctx := t.Context()
-	gate := c.submit("true", "--hold")
-	c.gate(gate, "mps", time.Hour)
-	id := c.submit("true", "--hold", "--gres=gpu:shared")
-	for _, k := range []struct {
-		as, change, gres, dep string
-	}{
-		{"", "Gres=mps:60", "mps:60", "after:" + gate + "(unfulfilled)"},
-		{"", "Gres=mps:34", "mps:34", "after:" + gate + "(unfulfilled)"},
-		{"nobody", "Name=renamed", "mps:34", "after:" + gate + "(unfulfilled)"},
-		{"nobody", "Gres=gpu:shared", "mps:100", "after:" + gate + "(unfulfilled)"},
-		{"", "Dependency=", "mps:100", "(null)"},
-		{"nobody", "Comment=gpu:shared", "mps:100", "(null)"},
-	} {
-		if out, err := c.RunAs(ctx, k.as, "scontrol", "update", "JobId="+id, k.change); err != nil {
-			t.Errorf("%s: %s %v", k.change, out, err)
-		}
-		c.asks(c.job(id), k.gres, k.dep, k.change)
-	}
-	c.refused("", "scontrol", "update", "JobId="+id, "Gres=gpu:shared:4")
-	must.Equal(t, request(c.job(id)), "mps:100", "after a refused change")
 }
 
 // A job that shares gets the cores and the memory that a job of a whole GPU gets by default, and what it asks for where

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,10 +28,7 @@ import (
 // Bridge imports the profiles and starts bridge and agent. It returns when jobs are gated.
 func (s *Stack) Bridge(ctx context.Context) error {
 	if s.Setup.AuthSlurm {
-		key := make([]byte, 32)
-		_, _ = rand.Read(key) // never fails
-		if err := errors.Join(os.MkdirAll(s.Path("keys"), 0o755), s.WriteKey("root", key),
-			s.WriteKey("slurm", key)); err != nil {
+		if err := s.writeKey(); err != nil {
 			return err
 		}
 	}
@@ -126,20 +124,16 @@ func (s *Stack) proof(owner string) string {
 	return "munge_socket: " + s.MungeSocket
 }
 
-// WriteKey writes the keys of one of them, the one that signs first.
-func (s *Stack) WriteKey(owner string, keys ...[]byte) error {
-	id, err := slurmtest.IDs(owner)
-	if err != nil {
-		return err
+// writeKey writes the key that records travel with.
+func (s *Stack) writeKey() (err error) {
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // never fails
+	for _, owner := range []string{"root", "slurm"} {
+		install := exec.Command("install", "-D", "--mode=600", "--owner="+owner, "/dev/stdin", s.KeyFile(owner))
+		install.Stdin = strings.NewReader(base64.StdEncoding.EncodeToString(key) + "\n")
+		err = errors.Join(err, install.Run())
 	}
-	text := ""
-	for _, k := range keys {
-		text += base64.StdEncoding.EncodeToString(k) + "\n"
-	}
-	// Half of it is useless.
-	file := s.KeyFile(owner)
-	return errors.Join(os.WriteFile(file+".new", []byte(text), 0o600), os.Chown(file+".new", int(id.Uid), -1),
-		os.Rename(file+".new", file))
+	return err
 }
 
 // Agent is the name of the i-th node's agent among the daemons.
