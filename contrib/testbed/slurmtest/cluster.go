@@ -44,7 +44,6 @@ type Options struct {
 	// GPUMore is what else a GPU's line has in gres.conf; nil = nothing.
 	GPUMore func(node, gpu int) string
 	CPUs    int // a node, default 16
-	Threads int // of a core; of CPUs, which are threads, so many are a core. Default 1
 	MemMiB  int // a node, default 16000
 	// Lua is a job_submit script to install; its default paths of gate and wake
 	// file are replaced by the cluster's. "" = none.

@@ -107,10 +107,6 @@ func (c *Cluster) slurmConf() (string, error) {
 			names = append(names, NodeName(i))
 		}
 	}
-	cores := ""
-	if o.Threads > 1 {
-		cores = fmt.Sprintf("Sockets=1 CoresPerSocket=%d ThreadsPerCore=%d ", o.CPUs/o.Threads, o.Threads)
-	}
 	t, err := template.New("slurm.conf").Funcs(template.FuncMap{"node": NodeName}).Parse(slurmConf)
 	if err != nil {
 		return "", err
@@ -118,12 +114,12 @@ func (c *Cluster) slurmConf() (string, error) {
 	var b strings.Builder
 	err = t.Execute(&b, struct {
 		*Options
-		Name, Host, BackupHost, Port, DbdPort, Cores, Partition, All string
+		Name, Host, BackupHost, Port, DbdPort, Partition, All string
 
 		Ports    []string
 		Settings map[string]string
 	}{
-		o, c.name(), c.host, c.backupHost(), c.port, c.dbdPort, cores, Partition, strings.Join(names, ","), c.nodePorts,
+		o, c.name(), c.host, c.backupHost(), c.port, c.dbdPort, Partition, strings.Join(names, ","), c.nodePorts,
 		map[string]string{
 			"Prolog": o.Prolog, "Epilog": o.Epilog, "TaskProlog": o.TaskProlog, "EpilogSlurmctld": o.EpilogSlurmctld,
 			"SchedulerParameters": o.Scheduler, "JobSubmitPlugins": o.JobSubmit,
