@@ -17,8 +17,8 @@ type lane struct {
 	spans []chart.Span
 }
 
-// show counts GPUs and draws those that the options select: all in their order if there is room, otherwise the busiest,
-// with the most jobs now, then in the past.
+// show counts GPUs and draws the GPUs that the options select: all in order if they fit, else the busiest first, by
+// their jobs now, then in the past.
 func (v *view) show(gpus []GPU, runs []history.Run, m *mask) {
 	spans := spansOf(v.Status, runs, v.Now, m)
 	var lanes []lane
@@ -34,13 +34,14 @@ func (v *view) show(gpus []GPU, runs []history.Run, m *mask) {
 	v.All = len(lanes)
 	from := min(v.Skip, v.All)
 	lanes = lanes[from:min(v.All, from+v.GPUs)]
-	if v.Shown = len(lanes); v.Skip+v.Shown < v.All {
+	v.Shown = len(lanes)
+	if v.Skip+v.Shown < v.All {
 		v.Next = v.Skip + v.Shown
 	}
 	v.Time = drawLanes(lanes, v.Now.Add(-time.Duration(v.Hours)*time.Hour), v.Now).HTML()
 }
 
-// spansOf joins what was seen to run, what runs and what is planned, by GPU.
+// spansOf returns past, present and planned jobs by GPU.
 func spansOf(st *job.Status, runs []history.Run, now time.Time, m *mask) map[job.GPUAddr][]chart.Span {
 	out := map[job.GPUAddr][]chart.Span{}
 	add := func(at job.GPUAddr, ref, detail string, from, to time.Time, s chart.Span) {
@@ -50,7 +51,7 @@ func spansOf(st *job.Status, runs []history.Run, now time.Time, m *mask) map[job
 	for i := range runs {
 		r := &runs[i]
 		if r.End.IsZero() || r.Start.IsZero() {
-			continue // what runs is known better from the look
+			continue // st has the jobs that still run
 		}
 		m.add(r.Ref, r.User)
 		what := m.describe(r.Ref, r.User, r.App) + ", " + chart.Clock(r.Start) + "–" + chart.Clock(r.End)
@@ -65,7 +66,7 @@ func spansOf(st *job.Status, runs []history.Run, now time.Time, m *mask) map[job
 			slow[x.Ref] = max(slow[x.Ref], x.Predicted)
 		}
 	}
-	// lasts is how long a job's profile, slowed as predicted, says that it takes; 0 = nothing does.
+	// lasts returns the duration in a job's profile times its slowdown; 0 = unknown.
 	lasts := func(ref string, slow float64) time.Duration {
 		p := st.Apps[ref].Profile
 		if p == nil {
@@ -73,15 +74,16 @@ func spansOf(st *job.Status, runs []history.Run, now time.Time, m *mask) map[job
 		}
 		return time.Duration(p.DurationS * max(1, slow) * float64(time.Second))
 	}
-	free := map[job.GPUAddr]time.Time{} // when it is expected to be empty
+	free := map[job.GPUAddr]time.Time{} // when the GPU's last job is expected to end
 	for i := range st.Snap.Jobs {
 		j := &st.Snap.Jobs[i]
 		if j.State == job.Pending || j.Start.IsZero() {
 			continue
 		}
-		what, end := m.describe(j.Ref, j.User, st.Apps[j.Ref].Key), time.Time{}
-		if long := lasts(j.Ref, slow[j.Ref]); long > 0 {
-			end = j.Start.Add(long)
+		what := m.describe(j.Ref, j.User, st.Apps[j.Ref].Key)
+		end := time.Time{}
+		if d := lasts(j.Ref, slow[j.Ref]); d > 0 {
+			end = j.Start.Add(d)
 		}
 		for _, at := range j.Holds() {
 			add(at, j.Ref, what+", since "+chart.Clock(j.Start), j.Start, now, chart.Span{Whole: j.Request.Kind != job.Shares})
@@ -96,7 +98,7 @@ func spansOf(st *job.Status, runs []history.Run, now time.Time, m *mask) map[job
 		from := latest(now, free[at])
 		for i := range g.Members {
 			x := &g.Members[i]
-			if !x.State.Pending() || g.Node == "" { // where it goes is Slurm's to choose
+			if !x.State.Pending() || g.Node == "" { // Slurm chooses the GPU
 				continue
 			}
 			what := m.describe(x.Ref, x.User, x.App) + ", planned"
@@ -116,7 +118,7 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// planned are the groups that are about to start; in shadow mode, the groups that would be made.
+// planned returns the groups that are about to start, and in shadow mode the plan's groups.
 func planned(st *job.Status) (out []job.Group) {
 	for _, g := range st.Groups {
 		if g.State == job.Preparing || g.State == job.Released {
@@ -131,11 +133,13 @@ func planned(st *job.Status) (out []job.Group) {
 	return out
 }
 
-// drawLanes draws GPUs: from their first job on, since from at most, and as far as is expected, a quarter of that time
-// and 15 minutes at most.
+// drawLanes draws GPUs from their first job on, but not before from, until the last expected end, but at most a quarter
+// of the time since from, or 15 minutes, into the future.
 func drawLanes(lanes []lane, from, now time.Time) *chart.Timeline {
 	t := &chart.Timeline{Title: "GPUs over time", From: from, Now: now}
-	first, last, shared := now, now, 0
+	first := now
+	last := now
+	shared := 0
 	for _, l := range lanes {
 		for _, s := range l.spans {
 			if s.From.Before(first) {
@@ -143,8 +147,9 @@ func drawLanes(lanes []lane, from, now time.Time) *chart.Timeline {
 			}
 			last = latest(last, s.To)
 		}
-		note := fmt.Sprintf("%d jobs share it", len(l.Jobs))
-		switch n := len(l.Jobs); {
+		n := len(l.Jobs)
+		note := fmt.Sprintf("%d jobs share it", n)
+		switch {
 		case !l.Up:
 			note = "out of service"
 		case n == 0:
@@ -154,7 +159,7 @@ func drawLanes(lanes []lane, from, now time.Time) *chart.Timeline {
 		case n == 1:
 			note = "1 job"
 		}
-		if len(l.Jobs) > 1 {
+		if n > 1 {
 			shared++
 		}
 		t.Rows = append(t.Rows, chart.Row{Name: fmt.Sprintf("%s gpu %d", l.Node, l.GPU.GPU), Note: note, Spans: l.spans})
@@ -164,7 +169,7 @@ func drawLanes(lanes []lane, from, now time.Time) *chart.Timeline {
 	}
 	past := max(now.Sub(t.From), time.Minute)
 	t.To = now.Add(min(max(last.Sub(now), past/20), max(now.Sub(from)/4, 15*time.Minute)))
-	t.Desc = fmt.Sprintf("%d GPUs from %s to %s; %d of them are shared now. Each row says in words what is on its GPU.",
+	t.Desc = fmt.Sprintf("%d GPUs from %s to %s; %d of them are shared now. Each row says what runs on its GPU.",
 		len(lanes), chart.Clock(t.From), chart.Clock(t.To), shared)
 	return t
 }

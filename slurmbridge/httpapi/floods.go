@@ -17,19 +17,18 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/turns"
 )
 
-// bounds are what readers may take of the daemon.
+// bounds limit the load that clients can cause.
 type bounds struct {
-	// conns and ofHost are how many connections are open in all and from one host.
-	conns, ofHost int
-	// write is how long an answer may take, from the request's end to its last byte.
-	write time.Duration
+	conns  int           // open connections in all
+	ofHost int           // open connections from one host
+	write  time.Duration // from a request's end to the last byte of the answer
 }
 
-// NewServer returns an HTTP server with bounds: connections are counted by host, and each has a
-// limited time to send its request and to read the answer.
+// NewServer returns an HTTP server that bounds connections, in all and by host, and the times to send a request and to
+// read the answer.
 func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	srv := bounds{conns: 4096, ofHost: 256, write: time.Minute}.server(h)
-	srv.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug) // a handshake that failed is the other side's matter
+	srv.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug) // failed handshakes are the client's problem
 	return srv
 }
 
@@ -41,9 +40,8 @@ func (b bounds) server(h http.Handler) *http.Server {
 	}
 }
 
-// counted are the open connections, in the order in which they came. At the limit, the oldest connection of the host
-// with the most gives way, so a short request still gets through next to connections from the same machine that stay
-// open.
+// counted holds the open connections in the order of their opening. At a limit it closes the oldest connection of the
+// host with the most, so a short request gets through even if its own host keeps connections open.
 type counted struct {
 	bounds
 	mu   sync.Mutex
@@ -58,7 +56,7 @@ type connection struct {
 func (c *counted) state(conn net.Conn, s http.ConnState) {
 	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
 	if err != nil {
-		return // a socket of this machine
+		return // a Unix socket
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,7 +69,8 @@ func (c *counted) state(conn net.Conn, s http.ConnState) {
 	}
 }
 
-// shed closes the oldest connection of a host that has too many, or if there are too many of the host with the most.
+// shed closes the oldest connection of host if it has too many, or of the host with the most if all together are too
+// many.
 func (c *counted) shed(host string) {
 	of := map[string]int{}
 	for _, o := range c.open {
@@ -88,8 +87,8 @@ func (c *counted) shed(host string) {
 	c.open = slices.Delete(c.open, oldest, oldest+1)
 }
 
-// readers bounds what requests take that read the database or return much: few answers are made, and not many sent to
-// readers that may be slow, at a time, a part of them for one host.
+// readers bounds the answers that are made at a time, and the answers that are sent at a time, since clients may be
+// slow. One host gets a part of these turns.
 type readers struct {
 	making, sending *turns.Turns
 	wait            time.Duration // for a turn
@@ -99,7 +98,7 @@ func newReaders() *readers {
 	return &readers{making: turns.New(4, 2), sending: turns.New(32, 8), wait: 5 * time.Second}
 }
 
-// inTurn does something in a turn of the request's host, or says 503 where that doesn't come.
+// inTurn calls do in a turn of the request's host, or answers 503 if none is free in time.
 func (r *readers) inTurn(t *turns.Turns, w http.ResponseWriter, req *http.Request, do func()) (done bool) {
 	host, _, _ := net.SplitHostPort(req.RemoteAddr)
 	ctx, cancel := context.WithTimeout(req.Context(), r.wait)
@@ -107,7 +106,7 @@ func (r *readers) inTurn(t *turns.Turns, w http.ResponseWriter, req *http.Reques
 	leave, err := t.Enter(ctx, host)
 	if err != nil {
 		w.Header().Set("Retry-After", "10")
-		http.Error(w, "too many are reading at once: try again in a while", http.StatusServiceUnavailable)
+		http.Error(w, "too many requests at once: try again in a while", http.StatusServiceUnavailable)
 		return false
 	}
 	defer leave()
@@ -115,7 +114,7 @@ func (r *readers) inTurn(t *turns.Turns, w http.ResponseWriter, req *http.Reques
 	return true
 }
 
-// handle has an answer made in its turn, and sent in another.
+// handle makes an answer in one turn, and sends it in another.
 func (r *readers) handle(makes func(w http.ResponseWriter, req *http.Request) answer) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		var a answer
@@ -125,17 +124,17 @@ func (r *readers) handle(makes func(w http.ResponseWriter, req *http.Request) an
 	}
 }
 
-// memo keeps answers that cost much to make. One that is made is made once for all who wait for it, and nobody who
-// waits for another one waits for it: no lock is held meanwhile.
+// memo caches answers that are expensive to make. Concurrent calls for one key share one answer. No lock is held while
+// it is made, so calls for other keys don't wait.
 type memo[V any] struct {
-	now    func() time.Time
-	fresh  time.Duration // how old an answer may be
-	within time.Duration // how long one may take to be made
-	most   int           // how many are kept
+	now     func() time.Time
+	maxAge  time.Duration // of a cached answer
+	timeout time.Duration // for making an answer
+	size    int           // the number of cached answers
 
 	making singleflight.Group
 	mu     sync.Mutex
-	kept   map[string]made[V]
+	cache  map[string]made[V]
 }
 
 // made is an answer with the time of its request.
@@ -144,55 +143,56 @@ type made[V any] struct {
 	answer V
 }
 
-// get returns the kept answer to a question, or reads a new one. If ctx ends first, get returns its error, and the
-// answer is still read and kept for later calls. All calls that wait get a reading's error, and the error isn't kept.
+// get returns the cached answer for a key, or reads a new one. If ctx ends first, get returns its error, but the answer
+// is still read and cached for later calls. An error of read goes to all waiting calls and isn't cached.
 func (m *memo[V]) get(ctx context.Context, key string, read func(context.Context) (V, error)) (V, error) {
 	m.mu.Lock()
 	at := m.now()
-	a, ok := m.kept[key]
+	a, ok := m.cache[key]
 	m.mu.Unlock()
-	if age := at.Sub(a.at); ok && age >= 0 && age < m.fresh {
+	if age := at.Sub(a.at); ok && age >= 0 && age < m.maxAge {
 		return a.answer, nil
 	}
 	done := m.making.DoChan(key, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.within)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.timeout)
 		defer cancel()
 		answer, err := read(ctx)
 		if err == nil {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			if m.kept == nil || len(m.kept) >= m.most {
-				m.kept = map[string]made[V]{}
+			if m.cache == nil || len(m.cache) >= m.size {
+				m.cache = map[string]made[V]{}
 			}
-			m.kept[key] = made[V]{at, answer}
+			m.cache[key] = made[V]{at, answer}
 		}
 		return answer, err
 	})
 	select {
 	case r := <-done:
-		return r.Val.(V), r.Err //nolint:errcheck,forcetypeassert // an answer always
+		return r.Val.(V), r.Err //nolint:errcheck,forcetypeassert // the value is always a V
 	case <-ctx.Done():
 		var none V
 		return none, ctx.Err()
 	}
 }
 
-// parameters maps the names of a path's query parameters to how often each may be given.
+// parameters maps the names of a path's query parameters to the number of times that each may be given.
 type parameters map[string]int
 
-// check refuses a query with other parameters. What falls away in silence widens an answer: with a misspelt filter, one
-// that can't be decoded, or more users than a filter takes, every user's lines would come.
+// check refuses queries with other parameters. A filter that is silently ignored, because it is misspelt, invalid or
+// given too often, would widen the answer to all users.
 func (p parameters) check(query string) error {
 	values, err := url.ParseQuery(query)
 	if err != nil {
 		return badRequest("the query can't be read: %v", err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		most, taken := p[name]
-		switch given := len(values[name]); {
-		case !taken && len(p) == 0:
+		most, known := p[name]
+		given := len(values[name])
+		switch {
+		case !known && len(p) == 0:
 			return badRequest("there is no parameter %.40q: the path takes none", name)
-		case !taken:
+		case !known:
 			return badRequest("there is no parameter %.40q; there are %s", name,
 				strings.Join(slices.Sorted(maps.Keys(p)), ", "))
 		case given > most:

@@ -1,6 +1,6 @@
-// Package httpapi serves what the bridge knows: metrics, health, pages for people, and its state as JSON for the
-// command line. All of it is read-only. It shows what squeue shows: where Slurm hides jobs (PrivateData), a user sees
-// no jobs but the user's own, with a credential, and how many others there are where.
+// Package httpapi serves metrics, health, web pages, and the bridge's state as JSON for the command line, all
+// read-only. It shows as much as squeue: where Slurm hides jobs (PrivateData), users see only their own jobs, with a
+// credential, and the number of others on each GPU.
 package httpapi
 
 import (
@@ -30,30 +30,30 @@ type Server struct {
 	Status func() *job.Status
 	Story  func(ctx context.Context, ref string) (*journal.Story, error)
 	Groups func(ctx context.Context, since time.Time, limit int) ([]journal.Grouped, error)
-	// Owner returns a job's user, "" = not known; nil = owners are never known.
+	// Owner returns a job's user, "" = unknown; nil = all owners are unknown.
 	Owner func(ctx context.Context, ref string) (string, error)
-	// Asker identifies a request's user where jobs are private, Nodes the node that requests a memory limit; nil = there
-	// is no way to.
+	// Asker identifies a request's user where jobs are private, Nodes a node that requests a memory limit; nil = none
+	// can be identified.
 	Asker, Nodes *Asker
-	// Memory returns what a job of a user's is held to; nothing if it isn't, or isn't known.
+	// Memory returns the memory limit of a user's job; zero = none, or unknown.
 	Memory func(ctx context.Context, ref, user string) (MemoryReport, error)
-	// Fresh is how old the last successful look may be for the bridge to be healthy.
+	// Fresh is the maximum age of the last successful poll for the bridge to be healthy.
 	Fresh    time.Duration
 	Now      func() time.Time
 	Gatherer prometheus.Gatherer
-	// Usage sums up what GPUs were used for; nil = nothing is said of it. Returns ErrNoUsage.
+	// Usage reports what GPUs were used for, or returns ErrNoUsage; nil = usage is not served.
 	Usage func(ctx context.Context, q usage.Query) (*usage.Report, error)
-	// Profiles lists all profiles, or a user's own and the site's; nil = the path is not served.
+	// Profiles lists all profiles, or a user's own and the site's; nil = profiles are not served.
 	Profiles func(ctx context.Context, user string, all bool) ([]store.Listed, error)
-	// Runs are those that a filter selects, for the status page, at /; nil = it shows the last poll alone.
+	// Runs returns the runs that a filter selects, for the status page; nil = it shows only the last poll.
 	Runs func(ctx context.Context, f history.Filter) iter.Seq2[history.Run, error]
 }
 
-// api is a Server with what it makes for its readers, and keeps for them a while.
+// api is a Server with its templates and cached answers.
 type api struct {
 	*Server
-	began   time.Time
-	style   string // the pages' Content-Security-Policy: their style sheet, and nothing else
+	started time.Time
+	style   string // the pages' Content-Security-Policy, which allows only their style sheet
 	pages   *template.Template
 	runs    memo[[]history.Run] // by hours
 	reports memo[*usage.Report] // by query
@@ -62,20 +62,22 @@ type api struct {
 // Handler returns the routes. More can be added to the mux by the caller.
 func (s *Server) Handler() *http.ServeMux {
 	a := &api{
-		Server: s, began: s.Now(),
-		runs:    memo[[]history.Run]{now: s.Now, fresh: readAgain, within: readWithin, most: len(hourSet)},
-		reports: memo[*usage.Report]{now: s.Now, fresh: answerFor, within: readWithin, most: mostAnswers},
+		Server: s, started: s.Now(),
+		runs:    memo[[]history.Run]{now: s.Now, maxAge: readAgain, timeout: readWithin, size: len(hourSet)},
+		reports: memo[*usage.Report]{now: s.Now, maxAge: answerFor, timeout: readWithin, size: mostAnswers},
 	}
 	a.pages, a.style = parsePages()
 	mux := http.NewServeMux()
-	// Pages about the present wait a moment at most for the database, and never behind requests that read it at length.
-	now, past := newReaders(), newReaders()
+	// Requests about the present have their own turns, so that they never wait behind long reads of the database.
+	now := newReaders()
+	past := newReaders()
 	past.sending = now.sending
 	get := func(path string, r *readers, p parameters, h handler) {
 		mux.HandleFunc("GET "+path, r.handle(a.answering(p, h)))
 	}
 	get("/{$}", now, pageParameters, a.statusPage)
-	scrapes, metrics := newReaders(), promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{})
+	scrapes := newReaders()
+	metrics := promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, req *http.Request) {
 		scrapes.inTurn(scrapes.sending, w, req, func() { metrics.ServeHTTP(w, req) })
 	})
@@ -84,10 +86,10 @@ func (s *Server) Handler() *http.ServeMux {
 			fmt.Fprintln(w, "starting")
 			return
 		}
-		tell(w, s.Health())
+		writeHealth(w, s.Health())
 	})
-	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) { tell(w, s.Health()) })
-	if s.Memory != nil { // which a job's start waits for: no turns
+	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) { writeHealth(w, s.Health()) })
+	if s.Memory != nil { // without turns, since the start of a job waits for the answer
 		memory := a.answering(parameters{"user": 1}, a.memory)
 		mux.HandleFunc("GET "+MemoryPath, func(w http.ResponseWriter, req *http.Request) { memory(w, req).send(w) })
 	}
@@ -110,16 +112,16 @@ func (s *Server) Handler() *http.ServeMux {
 	return mux
 }
 
-// handler returns what programs read, a page, or a fault.
+// handler returns a page, any other value to encode as JSON, or a fault.
 type handler func(w http.ResponseWriter, req *http.Request) (any, error)
 
-// page is what one of the templates shows.
+// page is a template's name and the data that it shows.
 type page struct {
 	template string
 	view     any
 }
 
-// fault is why a request isn't answered, in a sentence.
+// fault is an error that the requester gets to read.
 type fault struct {
 	code int
 	why  string
@@ -135,10 +137,10 @@ var (
 	errNotPolled = fault{http.StatusServiceUnavailable, "Slurm has not been polled yet"}
 	errJournal   = fault{http.StatusInternalServerError, "the journal can't be read"}
 	errDatabase  = fault{http.StatusInternalServerError, "the database can't be read"}
-	errRef       = fault{http.StatusBadRequest, "a job is named 123 or 120_4"}
+	errRef       = fault{http.StatusBadRequest, "a job's name is like 123 or 120_4"}
 )
 
-// answer is a response that is made before its reader gets any of it.
+// answer is a complete response, made before any of it is sent.
 type answer struct {
 	code int
 	text []byte
@@ -146,7 +148,7 @@ type answer struct {
 
 func (a answer) send(w http.ResponseWriter) {
 	w.WriteHeader(a.code)
-	_, _ = w.Write(a.text) // the reader may be gone: there is nowhere to report the error
+	_, _ = w.Write(a.text) // an error means that the client has gone
 }
 
 // answering runs a handler and encodes its result. Queries with parameters other than p are refused.
@@ -174,9 +176,10 @@ func (a *api) answering(p parameters, h handler) func(w http.ResponseWriter, req
 		}
 		code := http.StatusOK
 		if err != nil {
-			f := fault{http.StatusInternalServerError, "the answer can't be made"}
+			f := fault{http.StatusInternalServerError, "the answer can't be encoded"}
 			errors.As(err, &f)
-			code, b = f.code, *bytes.NewBufferString(f.why + "\n")
+			code = f.code
+			b = *bytes.NewBufferString(f.why + "\n")
 			headers = map[string]string{"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
 		}
 		for name, value := range headers {
@@ -186,14 +189,14 @@ func (a *api) answering(p parameters, h handler) func(w http.ResponseWriter, req
 	}
 }
 
-// Health is the bridge's now.
+// Health returns the bridge's present health.
 func (s *Server) Health() job.Health { return s.Status().Health(s.Now(), s.Fresh) }
 
-// begins reports whether the first poll is on its way.
-func (a *api) begins() bool { return a.Status() == nil && a.Now().Sub(a.began) <= a.Fresh }
+// begins reports whether the daemon has just started, and the first poll has not ended.
+func (a *api) begins() bool { return a.Status() == nil && a.Now().Sub(a.started) <= a.Fresh }
 
-// tell writes the state of health and its reason, with status 503 while no job can be made to share.
-func tell(w http.ResponseWriter, h job.Health) {
+// writeHealth writes the state of health and the reason, with status 503 while the bridge can't make jobs share.
+func writeHealth(w http.ResponseWriter, h job.Health) {
 	text := string(h.State)
 	if h.Why != "" {
 		text += ": " + h.Why

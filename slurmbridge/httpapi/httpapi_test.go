@@ -146,7 +146,7 @@ func TestWhyOfSomethingElse(t *testing.T) {
 		"12\n13", "12\x00", "$(id)", "%s%n", "１２", "12_[1-3]", strings.Repeat("1", 33), strings.Repeat("9", 1<<16),
 	} {
 		w := f.ask(http.MethodGet, "/v1/why/"+url.PathEscape(ref))
-		if w.Code != http.StatusBadRequest || w.Body.String() != "a job is named 123 or 120_4\n" {
+		if w.Code != http.StatusBadRequest || w.Body.String() != "a job's name is like 123 or 120_4\n" {
 			t.Errorf("%.40q: %d %.200q", ref, w.Code, w.Body)
 		}
 		if kind := w.Header().Get("Content-Type"); !strings.HasPrefix(kind, "text/plain") {

@@ -12,12 +12,12 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
-// mask names jobs for a viewer: the viewer's own as they are, others' by names that are good for one answer, so that it
-// still shows which GPU has how many jobs.
+// mask hides other users' jobs from a viewer. The viewer's own jobs keep their names. Other jobs get names for one
+// answer, so that it still shows how many jobs each GPU has.
 type mask struct {
 	viewer
 	own    map[string]bool   // the viewer's jobs, by ref
-	others map[string]string // names of others' jobs, by ref
+	others map[string]string // the names for other users' jobs, by ref
 }
 
 // newMask returns a mask that knows the owners of a status's jobs; st may be nil.
@@ -30,25 +30,25 @@ func newMask(who viewer, st *job.Status) *mask {
 		m.add(st.Snap.Jobs[i].Ref, st.Snap.Jobs[i].User)
 	}
 	for i := range st.Snap.Jobs {
-		m.ref(st.Snap.Jobs[i].Ref) // so that text knows it
+		m.ref(st.Snap.Jobs[i].Ref) // registers the name for text
 	}
 	return m
 }
 
-// other begins the name of a job that the viewer may not see.
+// other is the beginning of the name of a hidden job.
 const other = "other "
 
-// owns reports whether the viewer may see what is a user's.
+// owns reports whether the viewer may see a user's jobs.
 func (m *mask) owns(user string) bool { return m.all || m.user != "" && user == m.user }
 
-// add notes the owner of a job.
+// add records the owner of a job.
 func (m *mask) add(ref, user string) {
 	if m.owns(user) {
 		m.own[ref] = true
 	}
 }
 
-// ref is the name that an answer has for a job. A job whose user isn't known counts as another user's.
+// ref returns the name of a job in the answer. A job with an unknown user counts as another user's.
 func (m *mask) ref(ref string) string {
 	if m.all || m.own[ref] || ref == "" {
 		return ref
@@ -74,7 +74,7 @@ func (m *mask) describe(ref, user, app string) string {
 	return strings.Join(slices.DeleteFunc([]string{"job " + ref, user, app}, func(s string) bool { return s == "" }), ", ")
 }
 
-// status is what programs may read of a status.
+// status returns the parts of a status that the viewer may see.
 func (m *mask) status(st *job.Status) job.Status {
 	if m.all {
 		return *st
@@ -87,7 +87,7 @@ func (m *mask) status(st *job.Status) job.Status {
 	}
 	for _, r := range st.Refused {
 		if r.Example = m.ref(r.Example); r.Code == job.CodeOther {
-			r.Text = "an error without a name" // which may quote a user
+			r.Text = "an error without a name" // its text may quote a user
 		}
 		out.Refused = append(out.Refused, r)
 	}
@@ -104,40 +104,42 @@ func (m *mask) group(g job.Group) job.Group {
 	g.Members = slices.Clone(g.Members)
 	for i := range g.Members {
 		x := &g.Members[i]
-		if m.add(x.Ref, x.User); !m.owns(x.User) {
+		m.add(x.Ref, x.User)
+		if !m.owns(x.User) {
 			g.Members[i] = job.Member{Ref: m.ref(x.Ref), State: x.State, Predicted: x.Predicted}
 		}
 	}
 	return g
 }
 
-// explanation returns that of a job of the viewer's.
+// explanation hides other users' jobs in the explanation of one of the viewer's jobs.
 func (m *mask) explanation(e *job.Explanation) *job.Explanation {
 	if m.all || e == nil {
 		return e
 	}
 	out := *e
-	out.Considered, out.Vetoes = slices.Clone(e.Considered), slices.Clone(e.Vetoes)
+	out.Considered = slices.Clone(e.Considered)
+	out.Vetoes = slices.Clone(e.Vetoes)
 	for i := range out.Considered {
 		out.Considered[i].Jobs = m.refs(out.Considered[i].Jobs)
 	}
 	for i := range out.Vetoes {
-		// Its company isn't named, and one that was read back is a sentence.
+		// A veto has no list of co-runners, only its sentence.
 		text := out.Vetoes[i].String()
 		if at := strings.Index(text, " on "); strings.HasPrefix(text, "with ") && at > 0 {
 			names := strings.Split(text[len("with "):at], ", ")
 			text = "with " + strings.Join(m.refs(names), ", ") + text[at:]
 		}
-		_ = out.Vetoes[i].UnmarshalText([]byte(m.text(text))) // it returns no error
+		_ = out.Vetoes[i].UnmarshalText([]byte(m.text(text))) // never fails
 	}
 	out.Status = m.text(out.Status)
 	return &out
 }
 
-// number is a job's, in a sentence.
+// number matches a job's name in a sentence.
 var number = regexp.MustCompile(`\b\d+(_\d+)?\b`)
 
-// text returns a sentence in which the known numbers of other users' jobs are hidden.
+// text replaces the names of other users' jobs in a sentence.
 func (m *mask) text(s string) string {
 	return number.ReplaceAllStringFunc(s, func(word string) string {
 		if name := m.others[word]; name != "" {
@@ -147,7 +149,7 @@ func (m *mask) text(s string) string {
 	})
 }
 
-// story removes other users' jobs from a job's story.
+// story hides other users' jobs in a job's story.
 func (m *mask) story(s *journal.Story, ref string) {
 	if m.all {
 		return
@@ -159,7 +161,7 @@ func (m *mask) story(s *journal.Story, ref string) {
 	for i := range s.Groups {
 		s.Groups[i] = m.group(s.Groups[i])
 	}
-	// Where slurmctld lost its state another job had this number before.
+	// Another user's job may have had this number before, if slurmctld lost its state.
 	s.Runs = slices.DeleteFunc(s.Runs, func(r history.Run) bool { return r.User != m.user })
 	for i := range s.Runs {
 		m.run(&s.Runs[i])

@@ -28,13 +28,13 @@ var sources embed.FS
 //go:embed page.css
 var pageCSS string
 
-// parsePages returns the pages' templates, and the Content-Security-Policy that lets their style sheet through.
+// parsePages returns the pages' templates, and the Content-Security-Policy that allows their style sheet.
 func parsePages() (*template.Template, string) {
 	css := chart.CSS + pageCSS
 	sum := sha256.Sum256([]byte(css))
 	percent := func(part float64) string { return fmt.Sprintf("%.0f %%", math.Round(100*part)+0) }
 	pages := template.Must(template.New("").Funcs(template.FuncMap{
-		"css":   func() template.CSS { return template.CSS(css) }, //nolint:gosec // the program's own
+		"css":   func() template.CSS { return template.CSS(css) }, //nolint:gosec // our own
 		"clock": chart.Clock, "ago": ago, "span": span, "count": job.Count, "percent": percent,
 		"pos":  func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
 		"wait": func(s float64) string { return span(time.Duration(s * float64(time.Second))) },
@@ -53,7 +53,7 @@ func parsePages() (*template.Template, string) {
 		"'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 }
 
-// ago says how long before now something was.
+// ago prints the time since t.
 func ago(now, t time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -61,19 +61,19 @@ func ago(now, t time.Time) string {
 	return span(now.Sub(t)) + " ago"
 }
 
-// span prints a duration that isn't negative.
+// span prints a duration; a negative one as 0.
 func span(d time.Duration) string { return job.Span(max(0, d).Hours()) }
 
-// Limits of what a page shows, independent of its query.
+// Limits of a page, whatever its query.
 const (
 	mostGPUs   = 100
 	mostJobs   = 500
-	mostRuns   = 20_000 // that are read of the past
-	mostPoints = 400    // runs in the picture of slowdowns
+	mostRuns   = 20_000 // read from the past
+	mostPoints = 400    // in the chart of slowdowns
 )
 
-// hourSet are the lengths of the past that pages show, hours: however many readers there are, the past is read so often
-// at most.
+// hourSet are the lengths of the past that pages can show, in hours. There are few, so that many requests share one
+// reading of the past.
 var hourSet = []int{1, 6, 24, 72}
 
 // options are the parameters of the status page.
@@ -130,31 +130,30 @@ type view struct {
 	Now     time.Time
 	HourSet []int
 	Health  job.Health
-	Trouble string // what of the page is missing
-	Begins  bool   // the first poll is on its way
+	Trouble string // the missing part of the page, "" = none
+	Begins  bool   // the first poll has not ended
 	Private bool   // Slurm hides other users' jobs
 
-	*job.Status      // nil = there was no poll
+	*job.Status      // nil = no poll so far
 	Lease            string
 	GPUCount         Uses
 	JobCount         struct{ Waiting, Released, Running int }
 	Time             template.HTML
-	Shown, All, Next int // GPUs: in Time, of the cluster, and to skip for the next page, 0 = there are no more
+	Shown, All, Next int // GPUs: in Time, of the cluster, and to skip for the next page, 0 = no more
 	Queue            []queued
-	// Slow sums up the runs that shared a GPU lately, Predicted is the mean of what was predicted of those in the Picture.
-	Slow      *receipt.Receipt
-	Predicted float64
-	Picture   template.HTML
+	Slow             *receipt.Receipt // of the runs that shared a GPU lately
+	Predicted        float64          // the mean predicted slowdown of the runs in Picture
+	Picture          template.HTML
 }
 
-// queued is a waiting job, with why it waits.
+// queued is a waiting job with the reason why it waits.
 type queued struct {
 	*job.Job
 	App, Why string
-	Note     *job.Explanation // of the last decision, nil = there is none
+	Note     *job.Explanation // of the last decision, nil = none
 }
 
-// Pending are the jobs in the queue, shown or not.
+// Pending returns the number of jobs in the queue, shown or not.
 func (v *view) Pending() int { return v.JobCount.Waiting + v.JobCount.Released }
 
 func (a *api) statusPage(w http.ResponseWriter, req *http.Request) (any, error) {
@@ -162,13 +161,15 @@ func (a *api) statusPage(w http.ResponseWriter, req *http.Request) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	st, now := a.Status(), a.Now()
+	st := a.Status()
+	now := a.Now()
 	m := newMask(a.viewer(w, req, a.private(st)), st)
 	v := &view{options: o, Now: now, HourSet: hourSet, Private: !m.all, Health: a.Health(), Begins: a.begins()}
 	if st == nil || st.Snap == nil {
 		return page{"page.html", v}, nil
 	}
-	v.Status, v.Lease = st, span(st.Lease)
+	v.Status = st
+	v.Lease = span(st.Lease)
 	runs, trouble := a.past(req.Context(), now, o.Hours)
 	v.Trouble = trouble
 	v.show(gpusOf(st, m), runs, m)
@@ -177,18 +178,19 @@ func (a *api) statusPage(w http.ResponseWriter, req *http.Request) (any, error) 
 	return page{"page.html", v}, nil
 }
 
-// Bounds of reading the past: how old what was read may be, how long an answer waits for it, and how long it may take.
+// Bounds of reading the past.
 const (
-	readAgain  = 10 * time.Second
-	pastWithin = 2 * time.Second
-	readWithin = 30 * time.Second
+	readAgain  = 10 * time.Second // the maximum age of cached runs
+	pastWithin = 2 * time.Second  // an answer waits for them
+	readWithin = 30 * time.Second // reading may take
 )
 
-// errRuns is an error of reading runs, as the page shows it.
-var errRuns = errors.New("what ran before can't be read")
+// errRuns replaces errors of reading runs on the page.
+var errRuns = errors.New("past runs can't be read")
 
-// past returns what ran in the last hours, in the order in which it ended, and what of it is missing. Reading it costs
-// more than the rest of the page, so readers share it for a while; without it the page still says what is now.
+// past returns the runs of the last hours, in the order of their ends, and the trouble if they can't be read. Reading
+// them costs more than the rest of the page, so requests share them for a while; without them the page shows the
+// present only.
 func (a *api) past(ctx context.Context, now time.Time, hours int) (runs []history.Run, trouble string) {
 	if a.Runs == nil {
 		return nil, ""
@@ -208,14 +210,14 @@ func (a *api) past(ctx context.Context, now time.Time, hours int) (runs []histor
 	})
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		trouble = "what ran before is still being read"
+		trouble = "past runs are still being read"
 	case err != nil:
 		trouble = err.Error()
 	}
 	return runs, trouble
 }
 
-// queue lists the waiting jobs of highest priority that the viewer may see, each with why it waits.
+// queue lists the waiting jobs of highest priority that the viewer may see, with reasons.
 func (v *view) queue(m *mask) {
 	sent := sentTo(v.Status)
 	for i := range v.Snap.Jobs {
@@ -240,11 +242,11 @@ func (v *view) queue(m *mask) {
 	}
 }
 
-// whyWaits says why a job waits; g is the group that it was sent to a GPU with, nil = it wasn't.
+// whyWaits says why a job waits. g is the group in which it was sent to a GPU, nil = none.
 func whyWaits(st *job.Status, j *job.Job, g *job.Group, note *job.Explanation) string {
-	slurms := "" // reason, where that isn't the gate
+	reason := "" // Slurm's, unless it is the gate
 	if !slices.Contains([]string{"", "None", "Dependency"}, j.Reason) {
-		slurms = " (" + j.Reason + ")"
+		reason = " (" + j.Reason + ")"
 	}
 	switch {
 	case g != nil && g.Node == "":
@@ -256,18 +258,18 @@ func whyWaits(st *job.Status, j *job.Job, g *job.Group, note *job.Explanation) s
 	case note != nil && note.Status != "":
 		return note.Status
 	case j.Request.Kind == job.WholeGPU:
-		return "wants whole GPUs: Slurm decides" + slurms
+		return "requests whole GPUs: Slurm decides" + reason
 	case j.Priority == 0:
-		return "it is held"
+		return "is held"
 	case j.Reason == "BeginTime":
-		return "its begin time has not come"
+		return "waits for its begin time"
 	case j.Dependency.Raw != "" && !(st.Gate != "" && j.Dependency.Only("after", st.Gate)):
 		return "waits for " + j.Dependency.Raw
 	}
-	return "others come first" + slurms
+	return "others come first" + reason
 }
 
-// slow sums up the runs that shared a GPU, and draws the slowdowns of the latest, predicted and measured.
+// slow sums up the runs that shared a GPU, and draws predicted and measured slowdowns of the latest.
 func (v *view) slow(runs []history.Run, m *mask) {
 	v.Slow = receipt.Sharing(runs)
 	v.Slow.Turn.Of = m.ref(v.Slow.Turn.Of)
@@ -276,7 +278,8 @@ func (v *view) slow(runs []history.Run, m *mask) {
 		v.Predicted += r.Predicted() / float64(len(v.Slow.Points))
 	}
 	for _, r := range v.Slow.Points[max(0, len(v.Slow.Points)-mostPoints):] {
-		x, y := r.Predicted(), r.Outcome.Slowdown
+		x := r.Predicted()
+		y := r.Outcome.Slowdown
 		dots = append(dots, chart.Point{
 			X: x, Y: y, Bad: r.Outcome.Broken,
 			Label: fmt.Sprintf("%s: predicted %.2f, measured %.2f", m.describe(r.Ref, r.User, r.App), x, y),

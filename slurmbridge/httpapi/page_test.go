@@ -288,7 +288,7 @@ func TestPageInTrouble(t *testing.T) {
 	s.Runs = had(nil, errors.New("/var/lib/secret: I/O error"))
 	s.Status().Gate = ""
 	body := get(t, s.Handler(), "/").Body.String()
-	if !strings.Contains(body, "what ran before can&#39;t be read") || strings.Contains(body, "secret") ||
+	if !strings.Contains(body, "past runs can&#39;t be read") || strings.Contains(body, "secret") ||
 		!strings.Contains(body, "shared jobs run alone") {
 		t.Error(body)
 	}

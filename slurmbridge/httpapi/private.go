@@ -11,28 +11,28 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// Question is what the credential of a GET of path carries: it is good for no other.
+// Question is the payload of a credential for a GET of path, which is valid for no other request.
 func Question(path string) string { return "slurmbridge " + http.MethodGet + " " + path }
 
 // Asker identifies the user of a request.
 type Asker struct {
-	// Header carries the user's credential, with Question as its payload.
+	// Header is the request header with the user's credential.
 	Header string
 	// Decode checks a credential that a host sent.
 	Decode func(ctx context.Context, host, cred string) (*credential.Credential, error)
-	// Hint says what to do about an error of Decode's.
+	// Hint says what to do about an error of Decode.
 	Hint func(error) string
-	// Trusted may see everything: root, the bridge's own user, and agents.
+	// Trusted reports whether a user may see everything: root, the bridge's own user, and agents.
 	Trusted func(uid uint32) bool
-	// Name is a user's name, "" = not known.
+	// Name returns a user's name, "" = unknown.
 	Name func(uid uint32) string
 }
 
-// errNobody: a request has no credential, or one for another question.
-var errNobody = errors.New("the question comes without a credential for it")
+// errNobody: a request has no credential, or one for another request.
+var errNobody = errors.New("the request has no credential for it")
 
-// who returns a request's credential. The error becomes part of the answer, so it doesn't say what exactly fails on the
-// controller.
+// who returns a request's credential. The error becomes part of the answer, so it doesn't reveal details of a failure
+// on the controller.
 func (a *Asker) who(req *http.Request) (*credential.Credential, error) {
 	if a == nil || req.Header.Get(a.Header) == "" {
 		return nil, errNobody
@@ -56,11 +56,11 @@ func (a *Asker) who(req *http.Request) (*credential.Credential, error) {
 type viewer struct {
 	uid  uint32
 	user string // "" = not identified
-	all  bool   // sees everything
+	all  bool   // may see everything
 	err  error  // why the user isn't identified
 }
 
-// viewer identifies a request's user. The header of the answer says where a credential would show more.
+// viewer identifies a request's user. If there is none, WWW-Authenticate tells the client to send a credential.
 func (a *Asker) viewer(w http.ResponseWriter, req *http.Request) viewer {
 	c, err := a.who(req)
 	switch {
@@ -70,12 +70,12 @@ func (a *Asker) viewer(w http.ResponseWriter, req *http.Request) viewer {
 		w.Header().Set("WWW-Authenticate", a.Header)
 		return viewer{err: err}
 	case c.User == "":
-		c.User = a.Name(c.UID) // Slurm's tokens may name a user whom the controller doesn't know (use_client_ids)
+		c.User = a.Name(c.UID) // a Slurm token has the name even of a user unknown here (use_client_ids)
 	}
 	return viewer{c.UID, c.User, a.Trusted(c.UID), nil}
 }
 
-// viewer identifies a request's user if something is hidden; otherwise the viewer sees everything.
+// viewer identifies a request's user if anything is hidden; otherwise the viewer sees everything.
 func (s *Server) viewer(w http.ResponseWriter, req *http.Request, hidden bool) viewer {
 	if !hidden {
 		return viewer{all: true}
@@ -83,7 +83,7 @@ func (s *Server) viewer(w http.ResponseWriter, req *http.Request, hidden bool) v
 	return s.Asker.viewer(w, req)
 }
 
-// ProfilesPath is where users get the profiles that count for their jobs, by their credential.
+// ProfilesPath serves users, by credential, the profiles that apply to their jobs.
 const ProfilesPath = "/v1/profiles"
 
 func (a *api) profiles(w http.ResponseWriter, req *http.Request) (any, error) {
@@ -99,11 +99,11 @@ func (a *api) profiles(w http.ResponseWriter, req *http.Request) (any, error) {
 	return list, nil
 }
 
-// MemoryPath is where a node's prolog requests a job's memory limit: GET, with ?user= if it knows the job's owner.
+// MemoryPath serves a job's memory limit to a node's prolog, which adds ?user= if it knows the job's owner.
 const MemoryPath = "/v1/memory/{job}"
 
-// MemoryReport is the answer: what each of the job's processes may hold, MiB; 0 = the job isn't held to anything. By
-// hand: the job was in no group, so the part of a GPU that it has is what its owner has asked for.
+// MemoryReport is the answer: the memory that each of the job's processes may hold, MiB; 0 = no limit. ByHand: the job
+// is in no group, so its owner requested its part of a GPU.
 type MemoryReport struct {
 	MiB    int64 `json:"mib"`
 	ByHand bool  `json:"by_hand,omitempty"`
@@ -120,7 +120,7 @@ func (a *api) memory(w http.ResponseWriter, req *http.Request) (any, error) {
 		who.err = fmt.Errorf("user %d may not", who.uid)
 	}
 	if who.err != nil {
-		return nil, fault{http.StatusUnauthorized, "a node's prolog asks, with a credential of root's: " + who.err.Error()}
+		return nil, fault{http.StatusUnauthorized, "only a node's prolog may ask, with root's credential: " + who.err.Error()}
 	}
 	limit, err := a.Memory(req.Context(), ref, req.URL.Query().Get("user"))
 	if err != nil {

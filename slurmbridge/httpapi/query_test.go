@@ -91,7 +91,7 @@ func TestASlowDatabaseLeavesTheStatusPage(t *testing.T) {
 			if w.Code != http.StatusOK || time.Since(began) > pastWithin {
 				t.Errorf("%s: %d after %v", path, w.Code, time.Since(began))
 			}
-			if path == "/" && !strings.Contains(w.Body.String(), "what ran before is still being read") {
+			if path == "/" && !strings.Contains(w.Body.String(), "past runs are still being read") {
 				t.Error("the page doesn't say what it lacks")
 			}
 		}
@@ -105,7 +105,7 @@ func TestASlowDatabaseLeavesTheStatusPage(t *testing.T) {
 func TestAnAnswerIsMadeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made, fail := 0, true
-		m := memo[int]{now: time.Now, fresh: time.Minute, within: time.Second, most: 2}
+		m := memo[int]{now: time.Now, maxAge: time.Minute, timeout: time.Second, size: 2}
 		ask := func(key string, within time.Duration) (int, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), within)
 			defer cancel()

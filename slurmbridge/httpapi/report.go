@@ -17,14 +17,14 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// Report is the bridge's state as programs get it.
+// Report is the bridge's state for programs.
 type Report struct {
 	job.Status
 	Health    job.Health `json:"health"`
 	Slurm     string     `json:"slurm"`
 	LeaseLeft float64    `json:"lease_left_s"`
 	GPUs      []GPU      `json:"gpus"`
-	// Turn is how jobs ended in the last day against plain Slurm; nil = it can't be read.
+	// Turn compares the last day's turnaround with plain Slurm; nil = it can't be read.
 	Turn *history.Turn `json:"turn,omitempty"`
 	// Seen is how many of the last day's jobs ran an application that was seen once; nil = it can't be read.
 	Seen *history.Seen `json:"applications,omitempty"`
@@ -36,21 +36,22 @@ type GPU struct {
 	GPU  int    `json:"gpu"`
 	Type string `json:"type"`
 	Up   bool   `json:"up"`
-	// Faulted: its MPS server may be broken, so no job joins until the present ones have ended.
+	// Faulted: the GPU's MPS server may be broken, so no job joins until the present jobs have ended.
 	Faulted bool  `json:"faulted,omitempty"`
 	Jobs    []Job `json:"jobs"`
 }
 
-// Uses counts GPUs by what is on them.
+// Uses counts GPUs by the number of their jobs.
 type Uses struct {
-	Shared, Single, Idle, Down int // by several jobs, with one, with none, out of service
-	Sharers                    int // jobs that share one
+	Shared, Single, Idle, Down int // with several jobs, with one, with none, out of service
+	Sharers                    int // jobs that share a GPU
 }
 
-// CountUses counts GPUs by what is on them.
+// CountUses counts GPUs by the number of their jobs.
 func CountUses(gpus []GPU) (c Uses) {
 	for i := range gpus {
-		switch n := len(gpus[i].Jobs); {
+		n := len(gpus[i].Jobs)
+		switch {
 		case !gpus[i].Up:
 			c.Down++
 		case n == 0:
@@ -65,7 +66,7 @@ func CountUses(gpus []GPU) (c Uses) {
 	return c
 }
 
-// Job is a running job as the report shows it.
+// Job is a running job in the report.
 type Job struct {
 	Ref    string  `json:"job"`
 	User   string  `json:"user"`
@@ -74,7 +75,7 @@ type Job struct {
 	For    float64 `json:"for_s"`
 }
 
-// gpusOf are the GPUs of the last poll, with the jobs on them as a viewer may see them.
+// gpusOf returns the GPUs of the last poll, with their jobs as the viewer may see them.
 func gpusOf(st *job.Status, m *mask) []GPU {
 	out := []GPU{}
 	if st.Snap == nil {
@@ -91,7 +92,8 @@ func gpusOf(st *job.Status, m *mask) []GPU {
 			shown.Shares = j.Request.Count
 		}
 		if m.owns(j.User) {
-			shown.User, shown.App = j.User, st.Apps[j.Ref].Key
+			shown.User = j.User
+			shown.App = st.Apps[j.Ref].Key
 		}
 		for _, at := range j.Holds() {
 			on[at] = append(on[at], shown)
@@ -110,7 +112,7 @@ func gpusOf(st *job.Status, m *mask) []GPU {
 	return out
 }
 
-// turnHours is of how many hours the report says how jobs ended.
+// turnHours is the period of Report.Turn, in hours.
 const turnHours = 24
 
 func (a *api) status(w http.ResponseWriter, req *http.Request) (any, error) {
@@ -131,7 +133,7 @@ func (a *api) status(w http.ResponseWriter, req *http.Request) (any, error) {
 	return r, nil
 }
 
-// PlanReport is the last plan as programs get it.
+// PlanReport is the last plan for programs.
 type PlanReport struct {
 	At      time.Time `json:"at"`
 	Mode    string    `json:"mode"`
@@ -153,7 +155,7 @@ func (a *api) plan(w http.ResponseWriter, req *http.Request) (any, error) {
 // hides is the reason for not showing other users' jobs.
 const hides = "Slurm hides other users' jobs here (PrivateData), and so does the bridge"
 
-// MakePlanReport turns a status into its plan.
+// MakePlanReport returns the plan of a status.
 func MakePlanReport(st *job.Status) *PlanReport {
 	r := &PlanReport{At: st.At, Mode: string(st.Mode), Changes: []string{}}
 	for _, c := range st.Plan.Changes() {
@@ -175,7 +177,7 @@ func (a *api) why(w http.ResponseWriter, req *http.Request) (any, error) {
 	if snap == nil {
 		snap = &job.Snapshot{}
 	}
-	var own *job.Job // as the last poll showed it
+	var own *job.Job // the job in the last poll, nil = not there
 	if i := slices.IndexFunc(snap.Jobs, func(j job.Job) bool { return j.Ref == ref }); i >= 0 {
 		own = &snap.Jobs[i]
 	}
@@ -189,12 +191,14 @@ func (a *api) why(w http.ResponseWriter, req *http.Request) (any, error) {
 		}
 		return nil, fault{http.StatusUnauthorized, why}
 	case !who.all && !a.isOf(req.Context(), who.user, ref, own):
-		// The same answer for both: the numbers of other users' jobs are hidden, too.
+		// Both cases get the same answer, since other users' job numbers are hidden, too.
 		return nil, fault{http.StatusNotFound, "job " + ref + " is not yours, or the bridge has not seen it (yet): " + hides}
 	}
-	waits, on := PositionOf(st, ref), snap.PlaceOf(ref)
+	waits := PositionOf(st, ref)
+	on := snap.PlaceOf(ref)
 	story, err := a.Story(req.Context(), ref)
-	switch missing := errors.Is(err, journal.ErrNotFound); {
+	missing := errors.Is(err, journal.ErrNotFound)
+	switch {
 	case missing && (waits != nil || on != nil):
 		story = &journal.Story{} // no decision has considered it yet
 	case missing && own != nil:
@@ -206,7 +210,9 @@ func (a *api) why(w http.ResponseWriter, req *http.Request) (any, error) {
 	case err != nil:
 		return nil, errJournal
 	}
-	story.Waits, story.On, story.Unmanaged = waits, on, st.Unmanaged[ref]
+	story.Waits = waits
+	story.On = on
+	story.Unmanaged = st.Unmanaged[ref]
 	if own != nil {
 		story.State = own.State
 	}
@@ -222,7 +228,7 @@ func (s *Server) private(st *job.Status) bool {
 	return st.Snap.PrivateJobs
 }
 
-// isOf reports whether a job is known to be a user's; own is what the last poll showed of it, nil = nothing.
+// isOf reports whether a job is known to be a user's. own is the job in the last poll, nil = not there.
 func (s *Server) isOf(ctx context.Context, user, ref string, own *job.Job) bool {
 	owner := ""
 	if own != nil {
@@ -235,13 +241,13 @@ func (s *Server) isOf(ctx context.Context, user, ref string, own *job.Job) bool 
 	return owner != "" && owner == user
 }
 
-// mostGroups is how many groups an answer holds.
+// mostGroups is the maximum number of groups in an answer.
 const mostGroups = 1000
 
-// moreHeader says that there are more groups, and from which time to request them.
+// moreHeader is set if there are more groups, to the time since which to request them.
 const moreHeader = "Slurmbridge-More-Since"
 
-// groups answers with the first of the groups decided since ?since= (RFC 3339; default: the last day).
+// groups serves the first of the groups decided since ?since= (RFC 3339; default: the last day).
 func (a *api) groups(w http.ResponseWriter, req *http.Request) (any, error) {
 	since := a.Now().Add(-24 * time.Hour)
 	if err := readTime(req.URL.Query(), "since", &since); err != nil {
@@ -277,8 +283,8 @@ func readTime(q url.Values, name string, into *time.Time) error {
 	return nil
 }
 
-// PositionOf returns the place of a pending job in the queue, as of the last poll, or why the rule that matches it
-// doesn't make it share; nil: the job doesn't wait for the bridge.
+// PositionOf returns a pending job's place in the queue, from the last poll, or why a rule that matches the job doesn't
+// make it share; nil = the job doesn't wait for the bridge.
 func PositionOf(st *job.Status, ref string) *job.QueuePosition {
 	if st.Snap == nil {
 		return nil
@@ -305,7 +311,8 @@ func PositionOf(st *job.Status, ref string) *job.QueuePosition {
 			queue = append(queue, j)
 		}
 	}
-	switch why := last.NotAdopted[ref]; {
+	why := last.NotAdopted[ref]
+	switch {
 	case found == nil && why != "":
 		return &job.QueuePosition{At: st.At, NotAdopted: why.String()}
 	case found == nil:
@@ -318,7 +325,7 @@ func PositionOf(st *job.Status, ref string) *job.QueuePosition {
 	}
 }
 
-// sentTo are the groups of jobs that were sent to a GPU, by the plan that followed the poll or before.
+// sentTo returns the groups of the jobs that were sent to a GPU, including by the plan after the poll.
 func sentTo(st *job.Status) map[string]*job.Group {
 	sent := map[string]*job.Group{}
 	for i := range st.Groups {

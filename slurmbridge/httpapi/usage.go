@@ -24,21 +24,21 @@ const (
 	IdlePath     = "/v1/idle"
 )
 
-// ErrNoUsage says that no run matches the query.
+// ErrNoUsage means that no run matches the query.
 var ErrNoUsage = errors.New("nothing is known")
 
-// Bounds of what one question costs, and of what is answered.
+// Bounds of a query and its answer.
 const (
 	mostLines   = 1000
-	mostNames   = 100 // users, and accounts, that a question may be about
+	mostNames   = 100 // of users, and of accounts, in a query
 	longestSpan = 400 * 24 * time.Hour
-	answerFor   = time.Minute // how old an answer may be
-	mostAnswers = 32          // that are kept
+	answerFor   = time.Minute // the maximum age of a cached answer
+	mostAnswers = 32          // in the cache
 )
 
-// report answers a query, if possible with a report up to a minute old; that no run matches is never an old answer.
-// Several requests share the report: it must not be changed. It returns once the report is made, even if the request's
-// reader has gone: the requests' turns bound how many are made at a time.
+// report answers a query, perhaps from the cache; ErrNoUsage isn't cached. Requests share the report, so it must not be
+// changed. report returns only when the report is made, even if the client has gone, because the requests' turns bound
+// the reports that are made at a time.
 func (a *api) report(ctx context.Context, q usage.Query) (*usage.Report, error) {
 	key := fmt.Sprintf("%d %d %s %q %q", q.From.Unix()/60, q.To.Unix()/60, q.By, q.Users, q.Accounts)
 	q.Limit = mostLines
@@ -51,13 +51,13 @@ func (a *api) report(ctx context.Context, q usage.Query) (*usage.Report, error) 
 	return r, err
 }
 
-// hidden reports whether users see no usage but their own.
+// hidden reports whether users see only their own usage.
 func (s *Server) hidden() bool {
 	st := s.Status()
 	return s.private(st) || st != nil && st.Snap != nil && st.Snap.PrivateUsage
 }
 
-// allUsage serves the report on all users. Where Slurm hides usage, only users with access to everything get it.
+// allUsage serves the report on all users. Where Slurm hides usage, only users who may see everything get it.
 func (a *api) allUsage(w http.ResponseWriter, req *http.Request) (any, error) {
 	if !a.viewer(w, req, a.hidden()).all {
 		return nil, fault{http.StatusUnauthorized, "Slurm hides other users' usage here (PrivateData), and so does the " +
@@ -66,7 +66,7 @@ func (a *api) allUsage(w http.ResponseWriter, req *http.Request) (any, error) {
 	return a.usageOf(req, req.URL.Query()["user"])
 }
 
-// ownUsage serves users the report on themselves.
+// ownUsage serves the report on the requesting user.
 func (a *api) ownUsage(w http.ResponseWriter, req *http.Request) (any, error) {
 	user := a.Asker.viewer(w, req).user
 	if user == "" {
@@ -78,7 +78,8 @@ func (a *api) ownUsage(w http.ResponseWriter, req *http.Request) (any, error) {
 
 // usageOf serves the report on users, nil = all.
 func (a *api) usageOf(req *http.Request, users []string) (any, error) {
-	v, now := req.URL.Query(), a.Now()
+	v := req.URL.Query()
+	now := a.Now()
 	q := usage.Query{By: usage.User, Period: history.Period{
 		From: now.Add(-30 * 24 * time.Hour), To: now, Users: slices.Sorted(slices.Values(users)),
 		Accounts: slices.Sorted(slices.Values(v["account"])),
@@ -87,8 +88,7 @@ func (a *api) usageOf(req *http.Request, users []string) (any, error) {
 		return nil, err
 	}
 	if span := q.To.Sub(q.From); span <= 0 || span > longestSpan {
-		return nil, badRequest("from since to until must be more than nothing, and %d days at most",
-			longestSpan/(24*time.Hour))
+		return nil, badRequest("until must be later than since, by at most %d days", longestSpan/(24*time.Hour))
 	}
 	var err error
 	if q.By, err = usage.ParseBy(cmp.Or(v.Get("by"), string(q.By))); err != nil {
@@ -101,14 +101,14 @@ func (a *api) usageOf(req *http.Request, users []string) (any, error) {
 	return r, err
 }
 
-// IdleReport lists GPUs that are held idle.
+// IdleReport lists the jobs that hold GPUs idle.
 type IdleReport struct {
 	At      time.Time  `json:"at"`
-	Standby string     `json:"standby,omitempty"` // the daemon that decides in place of this one
+	Standby string     `json:"standby,omitempty"` // the other daemon, which decides
 	Jobs    []job.Idle `json:"jobs"`
 }
 
-// idle serves the jobs that do nothing with their GPUs; where Slurm hides usage, only the user's own.
+// idle serves the jobs that hold GPUs idle; where Slurm hides usage, only the user's own.
 func (a *api) idle(w http.ResponseWriter, req *http.Request) (any, error) {
 	st := a.Status()
 	if st == nil || st.Snap == nil {
@@ -142,12 +142,12 @@ type usageView struct {
 	IdleGPUs float64
 }
 
-// With is the address of the page with another period or another way to sum up.
+// With returns the address of the page with these options.
 func (v *usageView) With(days int, by usage.By) string {
 	return "usage?" + url.Values{"days": {strconv.Itoa(days)}, "by": {string(by)}}.Encode()
 }
 
-// mostUsageLines is how many lines the page has.
+// mostUsageLines is the maximum number of lines on the page.
 const mostUsageLines = 50
 
 func (a *api) usagePage(_ http.ResponseWriter, req *http.Request) (any, error) {
