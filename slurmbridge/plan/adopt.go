@@ -106,13 +106,17 @@ func (v *clusterView) whyNotAdopted(j *job.Job) job.Ungated {
 
 // neverAdopted returns why a job that a rule matches is never adopted, "" = it may be.
 func (v *clusterView) neverAdopted(j *job.Job) job.Ungated {
-	perGPU := func(p2 string) bool { _, has := v.in.Snap.PerGPU[p2]; return has }
-	unbilled := func(p2 string) bool { return slices.Contains(v.in.Snap.Unbilled, p2) }
+	for _, partition := range append(j.Partitions(), job.AllPartitions) {
+		if _, has := v.in.Snap.PerGPU[partition]; has {
+			return job.UngatedPerGPU // Slurm refuses to replace its request
+		}
+	}
+	for _, partition := range j.Partitions() {
+		if slices.Contains(v.in.Snap.Unbilled, partition) {
+			return job.UngatedUnbilled
+		}
+	}
 	switch {
-	case perGPU(job.AllPartitions), slices.ContainsFunc(j.Partitions(), perGPU):
-		return job.UngatedPerGPU // Slurm refuses to replace its request
-	case slices.ContainsFunc(j.Partitions(), unbilled):
-		return job.UngatedUnbilled
 	case !j.Deadline.IsZero():
 		return job.UngatedPromised
 	case v.mayHaveUnshared(j):

@@ -186,7 +186,7 @@ func TestExplanationsAreBounded(t *testing.T) {
 	p.Decider.M = 12
 	plan := p.Plan(withCards(snapshot(jobs...)))
 	for ref, e := range plan.Explanations {
-		if len(e.Vetoes) > mostRefused || len(e.Considered) > mostConsidered {
+		if len(e.Vetoes) > mostVetoes || len(e.Considered) > mostConsidered {
 			t.Errorf("job %s: %d refused, %d considered", ref, len(e.Vetoes), len(e.Considered))
 		}
 	}

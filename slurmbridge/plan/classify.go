@@ -60,20 +60,23 @@ func classify(f facts) class {
 	return leftOut
 }
 
+// where returns the fact where it is true, else none.
+func (f facts) where(is bool) facts {
+	if is {
+		return f
+	}
+	return 0
+}
+
 // factsOf returns the facts of a pending job, and why it can't be grouped.
 func (q *queue) factsOf(j *job.Job) (f facts, why job.Ungated) {
-	note := func(fact facts, is bool) {
-		if is {
-			f |= fact
-		}
-	}
 	membership := q.view.membership[j.Ref]
-	note(touched, q.in.Touched[j.Ref])
-	note(unmanaged, q.in.Tracker.Unmanaged[j.Ref] != "")
-	note(behind, release.Behind(q.in.Snap.Gates, j))
-	note(unconverted, j.Request.Kind == job.SharedGPU)
-	note(itsTurn, q.view.waitsForTurn(j.Ref) && membership.Member.State != job.MemberRestoring)
-	note(grouped, membership.Group != nil)
+	f |= touched.where(q.in.Touched[j.Ref])
+	f |= unmanaged.where(q.in.Tracker.Unmanaged[j.Ref] != "")
+	f |= behind.where(release.Behind(q.in.Snap.Gates, j))
+	f |= unconverted.where(j.Request.Kind == job.SharedGPU)
+	f |= itsTurn.where(q.view.waitsForTurn(j.Ref) && membership.Member.State != job.MemberRestoring)
+	f |= grouped.where(membership.Group != nil)
 	known := f&(touched|unmanaged|unconverted|itsTurn|grouped) > 0
 	inShadow := q.in.Shadow && j.Request.Kind == job.WholeGPU
 	if known || !q.in.WaitsForBridge(j) || inShadow && q.view.unadoptable(j) != "" {
@@ -84,6 +87,5 @@ func (q *queue) factsOf(j *job.Job) (f facts, why job.Ungated) {
 		return f | ungroupable, why
 	}
 	_, identified := q.in.Apps[j.Ref]
-	note(ready, identified && q.in.WaitsBesides(j) == "")
-	return f, ""
+	return f | ready.where(identified && q.in.WaitsBesides(j) == ""), ""
 }

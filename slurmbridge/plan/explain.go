@@ -15,7 +15,7 @@ import (
 const (
 	bestOfDecision = 3
 	mostConsidered = 9
-	mostRefused    = 9
+	mostVetoes     = 9
 )
 
 // explain records what a decision considered of each job in its window.
@@ -41,7 +41,7 @@ func (r *planRun) explain(dec *rlcore.Decision) {
 			e.FreeInS = t
 		}
 		r.considered(e, dec, i)
-		r.refused(e, dec, i)
+		r.vetoed(e, dec, i)
 		switch ref := r.view.gpus[dec.Window.GPU]; {
 		case dec.Combo.Has(i):
 			e.Status = startsNow(ref)
@@ -99,22 +99,26 @@ func (r *planRun) considered(e *job.Explanation, dec *rlcore.Decision, i int) {
 	}
 }
 
-// refused records why the decision refused job i of the window alone, or else in pairs.
-func (r *planRun) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
-	w, ref := &dec.Window, r.view.gpus[dec.Window.GPU]
-	note := func(combo rlcore.Combo, with ...string) {
-		if why := dec.Vetoes[combo]; why != rlcore.Allowed && len(e.Vetoes) < mostRefused {
-			e.Vetoes = append(e.Vetoes, job.Veto{With: with, Node: ref.node.Name, GPU: ref.index, Reason: why})
+// vetoed records why the guard vetoed job i of the window alone, or else in pairs.
+func (r *planRun) vetoed(e *job.Explanation, dec *rlcore.Decision, i int) {
+	on := r.view.gpus[dec.Window.GPU]
+	own := rlcore.Combo(1 << i)
+	if reason := dec.Vetoes[own]; reason != rlcore.Allowed {
+		addVeto(e, job.Veto{Node: on.node.Name, GPU: on.index, Reason: reason})
+		return
+	}
+	for k := range dec.Window.Jobs {
+		reason := dec.Vetoes[own|1<<k]
+		if k != i && reason != rlcore.Allowed {
+			with := []string{dec.Window.Job(k).ID}
+			addVeto(e, job.Veto{With: with, Node: on.node.Name, GPU: on.index, Reason: reason})
 		}
 	}
-	note(1 << i)
-	if dec.Vetoes[1<<i] != rlcore.Allowed {
-		return // that is what keeps it from this GPU
-	}
-	for other := range w.Jobs {
-		if other != i {
-			note(1<<i|1<<other, w.Job(other).ID)
-		}
+}
+
+func addVeto(e *job.Explanation, v job.Veto) {
+	if len(e.Vetoes) < mostVetoes {
+		e.Vetoes = append(e.Vetoes, v)
 	}
 }
 

@@ -78,7 +78,8 @@ func (q *queue) add(j *job.Job) {
 	case toSlurm:
 		more := ""
 		if f&unmanaged > 0 {
-			why, more = job.UngatedLeft, ": "+q.in.Tracker.Unmanaged[j.Ref]
+			why = job.UngatedLeft
+			more = ": " + q.in.Tracker.Unmanaged[j.Ref]
 		}
 		q.ungate(j, why, more)
 		q.addForeign(j) // Slurm starts it before the groups of this plan
@@ -91,10 +92,12 @@ func (q *queue) add(j *job.Job) {
 func (q *queue) addSharer(j *job.Job) {
 	rj := q.view.convert(j)
 	if j.Note.Defaults.Has(j) {
-		if rj.HostMemDivides = j.Note.Defaults.MemMiB > 0; j.Note.Defaults.CPUs > 0 {
+		rj.HostMemDivides = j.Note.Defaults.MemMiB > 0
+		if j.Note.Defaults.CPUs > 0 {
 			rj.CPUGrain = q.view.grain
 		}
 	}
+	limited := ""
 	if j.Request.Kind == job.WholeGPU {
 		by, waits := q.quota.Pass(j)
 		if by != "" && !waits {
@@ -102,25 +105,30 @@ func (q *queue) addSharer(j *job.Job) {
 			q.addForeign(j)
 			return
 		}
-		q.limited[j.Ref] = by
+		limited = by
 	}
-	if q.limited[j.Ref] == "" && j.ArrayLimit > 0 && q.tasks[j.ArrayID] >= j.ArrayLimit {
-		q.limited[j.Ref] = fmt.Sprintf("its array runs %s at a time", job.Count(j.ArrayLimit, "task"))
+	if limited == "" && j.ArrayLimit > 0 && q.tasks[j.ArrayID] >= j.ArrayLimit {
+		limited = fmt.Sprintf("its array runs %s at a time", job.Count(j.ArrayLimit, "task"))
 	}
-	if q.limited[j.Ref] == "" {
+	if limited == "" {
 		if by := q.budget.Pass(j); by != nil {
-			q.limited[j.Ref] = by.Text(q.in.Snap.At)
+			limited = by.Text(q.in.Snap.At)
 		}
 	}
-	if q.limited[j.Ref] != "" {
+	if limited != "" {
+		q.limited[j.Ref] = limited
 		q.withheld = append(q.withheld, rj)
 		return
 	}
-	delete(q.limited, j.Ref)
 	q.tasks[j.ArrayID]++
-	app, closed := q.in.Apps[j.Ref], q.closedFor(j)
-	q.view.fitting(q.view.reach(j, closed, q.wanted(j)), app).know(&rj, app)
+	q.knowReach(&rj, j, q.closedFor(j))
 	q.waiting = append(q.waiting, rj)
+}
+
+// knowReach sets the GPUs that a job may use outside the closed nodes, and what is known of its application there.
+func (q *queue) knowReach(rj *rlcore.Job, j *job.Job, closed string) {
+	app := q.in.Apps[j.Ref]
+	q.view.fitting(q.view.reach(j, closed, q.wanted(j)), app).know(rj, app)
 }
 
 // wanted returns the type of GPU that a job requests or its owner names (share:model=TYPE), "" = any. A type that none
@@ -192,9 +200,12 @@ func (q *queue) addForeign(j *job.Job) {
 	if j.Request.Kind == job.NoGPU || part || waits || q.in.notYet(j) != "" {
 		return
 	}
-	rj, of := q.view.convert(j), q.view.ofType(j)
+	rj := q.view.convert(j)
+	of := q.view.ofType(j)
 	of.know(&rj, q.in.Apps[j.Ref])
-	rj.Foreign, rj.Nodes, rj.PerNode = true, max(1, j.NumNodes), 1
+	rj.Foreign = true
+	rj.Nodes = max(1, j.NumNodes)
+	rj.PerNode = 1
 	switch {
 	case q.in.Snap.TakesNodes(j):
 		rj.PerNode = of.most
@@ -210,7 +221,8 @@ func (q *queue) addForeign(j *job.Job) {
 		q.watched++
 	}
 	if q.watched <= mostWatched && q.couldStart(&rj) {
-		if q.unstarted[j.Ref] = true; ignored {
+		q.unstarted[j.Ref] = true
+		if ignored {
 			return
 		}
 	}
@@ -284,27 +296,30 @@ func (q *queue) putBehindGate(j *job.Job) {
 // that Slurm keeps waiting for another reason than a GPU (held, at a limit, before its begin time) enters the schedule
 // once that is over.
 func (q *queue) scheduleAlone() *schedule.SlurmAlone {
-	p, now := q.in.Tracker.Plain.Clone(), q.view.state.NowS
+	state := &q.view.state
+	now := state.NowS
+	p := q.in.Tracker.Plain.Clone()
 	p.SetClock(now)
-	names, here, on := make([]string, len(q.view.state.GPUs)), map[string]bool{}, map[string][]int{}
-	running := func(f func(g int, x *rlcore.Running)) {
-		for g := range q.view.state.GPUs {
-			for i := range q.view.state.GPUs[g].Running {
-				f(g, &q.view.state.GPUs[g].Running[i])
-			}
+	names := make([]string, len(state.GPUs))
+	on := map[string][]int{} // by ref: the GPUs of the jobs that run
+	for g := range state.GPUs {
+		names[g] = state.GPUs[g].ID
+		for i := range state.GPUs[g].Running {
+			ref := state.GPUs[g].Running[i].ID
+			on[ref] = append(on[ref], g)
 		}
-	}
-	for g := range q.view.state.GPUs {
-		names[g] = q.view.state.GPUs[g].ID
 	}
 	p.SetGPUs(names, now)
-	running(func(g int, x *rlcore.Running) { on[x.ID] = append(on[x.ID], g) })
-	running(func(_ int, x *rlcore.Running) {
-		if !here[x.ID] && !q.view.starting[x.ID] {
-			p.Runs(x.ForSchedule(), on[x.ID], now-x.ElapsedS, now)
+	here := map[string]bool{}
+	for g := range state.GPUs {
+		for i := range state.GPUs[g].Running {
+			x := &state.GPUs[g].Running[i]
+			if !here[x.ID] && !q.view.starting[x.ID] {
+				p.Runs(x.ForSchedule(), on[x.ID], now-x.ElapsedS, now)
+			}
+			here[x.ID] = true
 		}
-		here[x.ID] = true
-	})
+	}
 	waits := make([]schedule.Job, 0, len(q.waiting))
 	var gone []string
 	for i := range q.waiting {
@@ -312,29 +327,43 @@ func (q *queue) scheduleAlone() *schedule.SlurmAlone {
 		if p.Requeued(j.ID) { // it comes again
 			gone = append(gone, j.ID)
 		}
-		here[j.ID], waits = true, append(waits, j.ForSchedule())
+		here[j.ID] = true
+		waits = append(waits, j.ForSchedule())
 	}
 	p.Each(func(id string) {
-		if j := q.view.jobs[id]; !here[id] && (j == nil || j.State == job.Pending && !q.retainsPlace(p, id)) {
+		j := q.view.jobs[id]
+		if !here[id] && (j == nil || j.State == job.Pending && !q.retainsPlace(p, id)) {
 			gone = append(gone, id)
 		}
 	})
 	p.Remove(now, gone...)
 	p.Wait(waits, now)
-	promised := func(j *rlcore.Job) { j.PlainEndS, j.EarlyS = p.EndS(j.ID), p.EarlyS(j.ID) }
+	q.notePromises(p)
+	for _, gpus := range on {
+		state.Several = state.Several || len(gpus) > 1
+	}
+	state.Sets = q.partitions()
+	state.PlainFreeS = p.FreeS(nil, now)
+	return p
+}
+
+// notePromises notes in the jobs what plain Slurm's schedule promises them.
+func (q *queue) notePromises(p *schedule.SlurmAlone) {
+	state := &q.view.state
 	for i := range q.waiting {
 		j := &q.waiting[i]
-		promised(j)
+		j.PlainEndS = p.EndS(j.ID)
+		j.EarlyS = p.EarlyS(j.ID)
 		j.PlainSlot = p.Slot(j.ID)
-		q.view.state.Several = q.view.state.Several || j.WholeGPUs() > 1
+		state.Several = state.Several || j.WholeGPUs() > 1
 	}
-	for _, gpus := range on {
-		q.view.state.Several = q.view.state.Several || len(gpus) > 1
+	for g := range state.GPUs {
+		for i := range state.GPUs[g].Running {
+			x := &state.GPUs[g].Running[i]
+			x.PlainEndS = p.EndS(x.ID)
+			x.EarlyS = p.EarlyS(x.ID)
+		}
 	}
-	q.view.state.Sets = q.partitions()
-	running(func(_ int, x *rlcore.Running) { promised(&x.Job) })
-	q.view.state.PlainFreeS = p.FreeS(nil, now)
-	return p
 }
 
 // partitions are the sets of GPUs of the partitions.
@@ -390,7 +419,6 @@ func (q *queue) avoidClaimed() {
 			continue
 		}
 		own := q.view.jobs[j.ID]
-		app := q.in.Apps[j.ID]
-		q.view.fitting(q.view.reach(own, nodes+","+q.closedFor(own), q.wanted(own)), app).know(j, app)
+		q.knowReach(j, own, nodes+","+q.closedFor(own))
 	}
 }

@@ -84,7 +84,8 @@ func (v *clusterView) ofType(j *job.Job) reach {
 // reachOf is the GPUs that fulfil a condition.
 func (v *clusterView) reachOf(may func(g int) bool) reach {
 	var list []int
-	out, on := reach{most: 1}, map[*job.Node]int{}
+	out := reach{most: 1}
+	on := map[*job.Node]int{}
 	for g, r := range v.gpus {
 		if !may(g) {
 			continue
@@ -95,7 +96,9 @@ func (v *clusterView) reachOf(may func(g int) bool) reach {
 		card := &v.state.GPUs[g]
 		k := slices.Index(out.models, card.Card)
 		if k < 0 {
-			k, out.models, out.holds = len(out.models), append(out.models, card.Card), append(out.holds, true)
+			k = len(out.models)
+			out.models = append(out.models, card.Card)
+			out.holds = append(out.holds, true)
 		}
 		out.holds[k] = out.holds[k] && card.Spec.MemLimits
 		alike := func(o int) bool { return v.kind(o) == v.kind(g) }

@@ -147,20 +147,24 @@ func (v *clusterView) addNode(node *job.Node) {
 	oneUser := slices.ContainsFunc(node.Partitions, func(name string) bool { return v.in.Snap.OneUser[name] })
 	v.owned = v.owned || oneUser || node.Owner != ""
 	for _, i := range v.filled(node) {
-		c, addr := node.Card(i), job.GPUAddr{Node: node.Name, GPU: i}
+		c := node.Card(i)
 		if c.Units < job.Units {
 			continue // without shares: no business of the bridge's
 		}
-		g, spec, ref := len(v.gpus), v.in.Card.Of(c.Type, v.in.Models[addr]), gpuRef{node: node, index: i}
+		addr := job.GPUAddr{Node: node.Name, GPU: i}
+		ref := gpuRef{node: node, index: i, instance: v.size(c.Type) != noInstance}
+		spec := v.in.Card.Of(c.Type, v.in.Models[addr])
 		spec.MemLimits = spec.MemLimits && !v.in.NoLimits[node.Name]
 		spec.SameUser = spec.SameUser || oneUser
 		if typed {
 			ref.typ = c.Type
 		}
-		ref.instance = v.size(c.Type) != noInstance
 		v.mig = v.mig || ref.instance
-		v.index[addr], v.gpus = g, append(v.gpus, ref)
-		v.nodes[node.Name], v.pools[ref.pool()] = append(v.nodes[node.Name], g), append(v.pools[ref.pool()], g)
+		g := len(v.gpus)
+		v.gpus = append(v.gpus, ref)
+		v.index[addr] = g
+		v.nodes[node.Name] = append(v.nodes[node.Name], g)
+		v.pools[ref.pool()] = append(v.pools[ref.pool()], g)
 		v.state.GPUs = append(v.state.GPUs, rlcore.GPU{
 			ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: spec, Card: v.in.Models[addr],
 			FreeCPUs: node.CPUs - node.CPUsAlloc, FreeHostMemMiB: node.MemMiB - node.MemAlloc,
@@ -236,7 +240,8 @@ func (v *clusterView) addRunningOn(j *job.Job, node string, gpus []int) {
 func (v *clusterView) running(j *job.Job, shares bool) rlcore.Running {
 	r := rlcore.Running{Job: v.convert(j), Shares: j.Request.Count}
 	if m := v.membership[j.Ref].Member; m != nil {
-		r.MemLimitMiB, r.FirstRun = float64(m.MemMiB), m.Tried || m.First
+		r.MemLimitMiB = float64(m.MemMiB)
+		r.FirstRun = m.Tried || m.First
 		r.NoShare = r.NoShare || r.FirstRun
 	}
 	r.Profile = held(v.in.Profile(j), r.MemLimitMiB)
@@ -271,12 +276,15 @@ func (v *clusterView) addGroup(g *job.Group) {
 			continue
 		}
 		v.users[g.Node] = append(v.users[g.Node], j.User)
-		if v.starting[m.Ref] = true; !inService {
+		v.starting[m.Ref] = true
+		if !inService {
 			continue
 		}
-		card, app := &v.state.GPUs[at], v.in.Apps[m.Ref]
+		card := &v.state.GPUs[at]
+		app := v.in.Apps[m.Ref]
 		x := rlcore.Running{Job: v.convert(j), Shares: m.Shares, MemLimitMiB: float64(m.MemMiB)}
-		x.Profile, x.FirstRun = held(app.On(card.Card), x.MemLimitMiB), m.Tried || m.First
+		x.Profile = held(app.On(card.Card), x.MemLimitMiB)
+		x.FirstRun = m.Tried || m.First
 		x.NoShare = x.NoShare || x.FirstRun
 		if len(v.nodes[g.Node]) > 1 {
 			v.onWay[g.Node] = append(v.onWay[g.Node], placement{Running: x, group: g.ID, gpu: at})
@@ -325,9 +333,11 @@ func (v *clusterView) convert(j *job.Job) rlcore.Job {
 	}
 	// An adopted job allows what its rule says, and as a member of a group what the rule said then.
 	if m := v.membership[j.Ref].Member; release.Adopted(m) && j.Request.Kind == job.Shares {
-		out.MaxSlowdown, out.Grace = m.Contract, m.Grace
+		out.MaxSlowdown = m.Contract
+		out.Grace = m.Grace
 	} else if r := v.in.Rule(j); r != nil {
-		out.MaxSlowdown, out.Grace = cmp.Or(out.MaxSlowdown, r.MaxSlowdown), r.Grace
+		out.MaxSlowdown = cmp.Or(out.MaxSlowdown, r.MaxSlowdown)
+		out.Grace = r.Grace
 	}
 	if !j.Deadline.IsZero() {
 		out.DeadlineS = tracker.Seconds(j.Deadline)
@@ -360,7 +370,8 @@ func (v *clusterView) host(j *job.Job) (cpus int, memMiB float64) {
 	cpus, memMiB = j.CPUs, j.HostMemMiB
 	for _, n := range kinds {
 		if n.CPUs >= j.CPUs {
-			cpus, memMiB = max(cpus, n.Allocates(j.CPUs)), max(memMiB, n.Takes(j))
+			cpus = max(cpus, n.Allocates(j.CPUs))
+			memMiB = max(memMiB, n.Takes(j))
 		}
 	}
 	return cpus, memMiB
