@@ -6,16 +6,15 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 )
 
-// Kind is how the jobs of one kind fared: a rule of the site adopted them, they asked to share, or they are untouched.
+// Kind sums up the jobs of one kind: adopted by a rule of the site, with sharing requested, or untouched.
 type Kind struct {
 	Name string `json:"kind"`
 	Jobs int    `json:"jobs"`
-	// Would is how many of them would have shared a GPU if the bridge hadn't been in shadow, or that rules in shadow
-	// match.
+	// Would is the number of jobs that shadow mode would have made share, or that rules in shadow match.
 	Would    int  `json:"would_share"`
 	Waited   Mean `json:"waited_h"`
 	Slowdown Mean `json:"slowdown"` // of runs that shared a GPU
-	Saved    Mean `json:"saved_h"`  // of the time from submission to end, against plain Slurm's
+	Saved    Mean `json:"saved_h"`  // of the turnaround, against plain Slurm
 	Harmed   int  `json:"harmed"`
 }
 
@@ -30,7 +29,7 @@ func (m *Mean) add(v float64) {
 	m.Mean += (v - m.Mean) / float64(m.Jobs)
 }
 
-// text prints the mean by f; "" = of no job.
+// text prints the mean with f, "" if there is no job.
 func (m *Mean) text(f func(v float64) string) string {
 	if m.Jobs == 0 {
 		return ""
@@ -38,7 +37,7 @@ func (m *Mean) text(f func(v float64) string) string {
 	return f(m.Mean)
 }
 
-// kindOf is the kind that a run is of.
+// kindOf returns the kind of a run.
 func kindOf(j *history.Run) string {
 	switch {
 	case j.Decided.Rule != "", j.Rule() != "":
@@ -49,7 +48,7 @@ func kindOf(j *history.Run) string {
 	return "asked"
 }
 
-// add adds a run, which would have shared a GPU or not.
+// add adds a run. would counts it in Would.
 func (k *Kind) add(j *history.Run, would bool) {
 	if k.Jobs++; would {
 		k.Would++

@@ -14,50 +14,50 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// layouts are the ways to cut a GPU that are compared, by the slices of the instances; nil = it stays whole.
+// layouts are the compared ways to cut a GPU, by the slices of the instances; nil = whole.
 var layouts = []struct {
 	name   string
 	slices []int
 }{{"whole", nil}, {"2 × 3g", []int{3, 3}}, {"3 × 2g + 1g", []int{2, 2, 2, 1}}, {"7 × 1g", []int{1, 1, 1, 1, 1, 1, 1}}}
 
-// Layout is how the jobs fare where each GPU that can be is cut in one way. Times are in hours.
+// Layout is the result with each GPU that can be cut cut in one way. Times are in hours.
 type Layout struct {
 	Name   string `json:"name"`
 	Shared bool   `json:"shared"`
 	GPUs   int    `json:"gpus"` // and instances
 	Lot
-	Memory  int `json:"refused_memory"`      // jobs that no instance has memory enough for
-	Several int `json:"refused_several"`     // jobs of several GPUs, which instances can't be
-	OOM     int `json:"memory_failures"`     // runs that lacked memory beside others
+	Memory  int `json:"refused_memory"`      // jobs that need more memory than any instance has
+	Several int `json:"refused_several"`     // jobs of several GPUs, which can't use instances
+	OOM     int `json:"memory_failures"`     // runs that lacked memory while sharing
 	AtLimit int `json:"ended_at_time_limit"` // jobs
 }
 
 // refuses reports whether the layout has no room for a job.
 func (l *Layout) refuses() bool { return l.Memory+l.Several > 0 }
 
-// Layouts compares ways to cut the GPUs into MIG instances. Every job is in each of them.
+// Layouts compares ways to cut the GPUs into MIG instances, with the same jobs.
 type Layouts struct {
 	Jobs    int            `json:"jobs"`
 	LeftOut map[string]int `json:"left_out,omitempty"`
 	Cut     int            `json:"gpus_cut"`
-	Whole   int            `json:"gpus_left_whole"` // that can't be cut, or are instances already
+	Whole   int            `json:"gpus_left_whole"` // they can't be cut, or are instances already
 	Layouts []Layout       `json:"layouts"`
-	Best    int            `json:"best"` // index in Layouts: jobs end earliest, and none is refused
+	Best    int            `json:"best"` // index of the layout with the earliest ends that refuses no job, −1 = none
 }
 
-// cluster is the GPUs that jobs are replayed on.
+// cluster holds the GPUs of a replay.
 type cluster struct {
 	gpus         []rlcore.GPUSpec
 	nodes, cards []string
-	parts        map[string]float64 // by card: its part of a GPU's SMs
+	parts        map[string]float64 // the fraction of a GPU's SMs, by card
 	places       map[string][]int   // GPUs by partition
 	cut, whole   int
 }
 
-// whole is the part in cluster.parts, and the card, of a GPU that isn't cut.
+// whole is the card of a GPU that isn't cut.
 const whole = "whole"
 
-// cluster returns the nodes' GPUs, each that can be cut into instances of so many slices.
+// cluster returns the nodes' GPUs, cut into instances with these slices where possible.
 func (w *World) cluster(instances []int) *cluster {
 	c := &cluster{parts: map[string]float64{}, places: map[string][]int{}}
 	for i := range w.Nodes {
@@ -87,7 +87,7 @@ func (w *World) cluster(instances []int) *cluster {
 			}
 			spec, ok := w.Card(typ)
 			if !ok {
-				spec = rlcore.GPUSpec{Model: typ, MemMiB: 1 << 20, MaxClients: 1} // nothing shares it
+				spec = rlcore.GPUSpec{Model: typ, MemMiB: 1 << 20, MaxClients: 1} // an unknown card isn't shared
 			}
 			add(spec, whole, 1)
 		}
@@ -95,8 +95,8 @@ func (w *World) cluster(instances []int) *cluster {
 	return c
 }
 
-// MIG replays the jobs with the GPUs cut in each way, with each job on a GPU or an instance of its own, and with those
-// sharing that asked for it or used little of a whole GPU.
+// MIG replays the jobs with the GPUs cut in each way, twice: each job alone on a GPU or instance, and with sharing
+// among the jobs that requested it or used little of a whole GPU.
 func (w *World) MIG(jobs []history.Run) (*Layouts, error) {
 	out := &Layouts{LeftOut: map[string]int{}, Best: -1}
 	own := *w
@@ -104,7 +104,7 @@ func (w *World) MIG(jobs []history.Run) (*Layouts, error) {
 	known := slices.DeleteFunc(slices.Clone(jobs), func(j history.Run) bool {
 		why := ""
 		switch {
-		case gpusOf(&j)*nodesOf(&j) > 1: // whatever they use of them, they need that many
+		case gpusOf(&j)*nodesOf(&j) > 1: // a job of several GPUs needs no profile: it never shares
 		case j.Profile == nil:
 			why = "what it used isn't known"
 		case j.Profile.Preallocating(j.CardMemMiB()):
@@ -135,7 +135,7 @@ func (w *World) MIG(jobs []history.Run) (*Layouts, error) {
 	return out, nil
 }
 
-// layout replays the jobs on GPUs that are cut in one way.
+// layout replays the jobs on a cluster.
 func (w *World) layout(jobs []history.Run, c *cluster, share bool, all *Layouts) (*Layout, error) {
 	left := map[string]int{}
 	p, err := w.prepare(c, jobs, left)

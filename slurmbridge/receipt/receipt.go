@@ -1,6 +1,6 @@
-// Package receipt works out what the bridge did in some days, and what it would have done in shadow mode:
-// jobs grouped, GPU-hours, slowdowns, waits, contracts, memory failures, what the guard
-// refused. It reads nothing itself: Make is a pure function of the runs that ended.
+// Package receipt computes what the bridge did in some days, and would have done in shadow mode: jobs grouped,
+// GPU-hours, slowdowns, waits, contracts, memory failures, and the guard's vetoes. It does no I/O: Make is a pure
+// function of the runs that ended.
 package receipt
 
 import (
@@ -22,11 +22,11 @@ type Input struct {
 	Refused  []history.Refused
 	// Rule returns the rule in shadow that would have adopted a run, nil = none; without it no rule is in shadow.
 	Rule func(j *history.Run) *adopt.Rule
-	// Replay is the world in which the jobs are replayed; nil = they aren't.
+	// Replay is the world in which to replay the jobs; nil = no replay.
 	Replay *World
 }
 
-// Receipt is what sharing brought and cost. Times are in hours, slowdowns run time together ÷ alone.
+// Receipt is what sharing saved and cost. Times are in hours; a slowdown is run time together ÷ alone.
 type Receipt struct {
 	From     time.Time      `json:"from"`
 	To       time.Time      `json:"to"`
@@ -37,18 +37,18 @@ type Receipt struct {
 	Shared   int            `json:"jobs_shared"`   // that shared a GPU
 	Grouped  int            `json:"jobs_grouped"`  // in groups of several that were made
 	Groups   int            `json:"groups"`        // of several that were made
-	Intended int            `json:"jobs_intended"` // that would have shared one in shadow mode
-	// Eligible jobs are of a whole GPU, used little of it, and are matched by rules that are in shadow.
+	Intended int            `json:"jobs_intended"` // that shadow mode would have made share
+	// Eligible counts whole-GPU jobs that used little of their GPU and match rules in shadow.
 	Eligible int    `json:"jobs_eligible,omitempty"`
 	Kinds    []Kind `json:"kinds,omitempty"`
 	Hours    Hours  `json:"gpu_hours"`
-	// Predicted covers the groups that were made, in shadow those intended.
+	// Predicted covers the groups that were made, or in shadow intended.
 	Predicted Slowdown `json:"slowdown_predicted"`
 	Seen      Slowdown `json:"slowdown_seen"`
-	// Points are the runs with a slowdown that was predicted and seen.
+	// Points are the runs with both a predicted and a measured slowdown.
 	Points    []*history.Run `json:"slowdowns,omitempty"`
 	Contracts Contracts      `json:"contracts"`
-	// Failures are runs that failed, or ran out of time, while sharing, which may be the reason; the latest first.
+	// Failures are runs that failed or timed out while sharing, perhaps because of it; the latest first.
 	Failures []*history.Run    `json:"failures"`
 	Harm     history.Harmed    `json:"harm"`
 	Turn     history.Turn      `json:"turn"`
@@ -61,20 +61,20 @@ type Receipt struct {
 	Method   []string `json:"method"`
 }
 
-// unseen counts in Modes the runs that a node recorded and no poll showed: the daemon was off, or they were too short.
+// unseen is the mode of runs that a node recorded but no poll showed: the daemon was off, or they were too short.
 const unseen = "unseen"
 
 // Hours compares the GPU-hours that jobs took with the hours that they would have taken one by one.
 type Hours struct {
-	Used float64 `json:"used"` // at least one job on the GPU
-	// OneByOne: runs alone as they were, shared runs by their profiles.
+	Used float64 `json:"used"` // with at least one job on the GPU
+	// OneByOne sums up solo runs as measured, and shared runs by their profiles.
 	OneByOne float64 `json:"one_by_one"`
 	Saved    float64 `json:"saved"`
-	// How much of OneByOne was measured, and how much is an estimate by profile or by the predicted slowdown.
+	// The parts of OneByOne: measured, and estimated by profile or by the predicted slowdown.
 	Measured  float64 `json:"measured"`
 	ByProfile float64 `json:"by_profile"`
 	ByGuess   float64 `json:"by_slowdown"`
-	Lost      float64 `json:"lost"` // used by runs that failed, perhaps for having shared
+	Lost      float64 `json:"lost"` // by runs that failed, perhaps because they shared
 }
 
 // Slowdown sums up slowdowns.
@@ -95,13 +95,13 @@ type Contracts struct {
 	List   []*history.Run `json:"broken_list,omitempty"` // the worst first
 }
 
-// Lent is by how much time limits were raised because sharing had slowed the jobs.
+// Lent sums up the time by which limits were raised because sharing had slowed the jobs.
 type Lent struct {
 	Jobs  int     `json:"jobs"`
 	Hours float64 `json:"hours"`
 }
 
-// Make works a receipt out.
+// Make computes a receipt.
 func Make(in *Input) *Receipt {
 	r := Sharing(in.Jobs)
 	r.From, r.To, r.Jobs, r.Modes = in.From, in.To, len(in.Jobs), map[string]int{}
@@ -145,7 +145,7 @@ func Make(in *Input) *Receipt {
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		r.Kinds = append(r.Kinds, *of[name])
 	}
-	for _, gpu := range slices.Sorted(maps.Keys(busy)) { // in order: a sum of floats depends on the order
+	for _, gpu := range slices.Sorted(maps.Keys(busy)) { // sorted, since a sum of floats depends on the order
 		r.Hours.Used += busy[gpu].length()
 	}
 	r.Hours.OneByOne = r.Hours.Measured + r.Hours.ByProfile + r.Hours.ByGuess
@@ -163,7 +163,7 @@ func Make(in *Input) *Receipt {
 	return r
 }
 
-// add counts a run, and notes when it was on which GPU.
+// add adds a run, and its time on each GPU to busy.
 func (h *Hours) add(j *history.Run, busy map[string]spans) {
 	if !j.Took() {
 		return
@@ -173,7 +173,7 @@ func (h *Hours) add(j *history.Run, busy map[string]spans) {
 	}
 	took, n := j.DurationS()/3600, float64(max(1, len(j.GPUs)))
 	if len(j.GPUs) == 0 {
-		h.Used += took // its GPU is not known: it counts as one of its own
+		h.Used += took // an unknown GPU counts as not shared
 	}
 	switch solo, basis := j.Solo(); basis {
 	case history.Measured:
@@ -187,7 +187,7 @@ func (h *Hours) add(j *history.Run, busy map[string]spans) {
 	}
 }
 
-// spans are times that may overlap, in hours.
+// spans are periods that may overlap, in hours.
 type (
 	spans []span
 	span  struct{ from, to float64 }
@@ -195,7 +195,7 @@ type (
 
 func hours(t time.Time) float64 { return float64(t.UnixMilli()) / 3.6e6 }
 
-// length is how long it was within any of them.
+// length returns the length of the union of the spans.
 func (all spans) length() (sum float64) {
 	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.from, b.from) })
 	end := 0.0
@@ -206,7 +206,7 @@ func (all spans) length() (sum float64) {
 	return sum
 }
 
-// Sharing sums up what came of runs that were judged: what a receipt says by outcomes alone.
+// Sharing computes the parts of a receipt that depend only on the outcomes of judged runs.
 func Sharing(runs []history.Run) *Receipt {
 	r := &Receipt{
 		Policies: []string{}, Failures: []*history.Run{}, Method: []string{},
@@ -225,7 +225,7 @@ func Sharing(runs []history.Run) *Receipt {
 	return r
 }
 
-// share adds a judged run to what sharing brought.
+// share adds a judged run.
 func (r *Receipt) share(j *history.Run) {
 	o := j.Outcome
 	if lent := j.Ending.LentS; lent > 0 {
@@ -264,7 +264,7 @@ func (s *Slowdown) add(ref string, v float64) {
 	}
 }
 
-// finish makes the figures of all slowdowns.
+// finish computes the figures from all slowdowns.
 func (s *Slowdown) finish() {
 	slices.Sort(s.all)
 	s.Jobs = len(s.all)
@@ -277,7 +277,7 @@ func (s *Slowdown) finish() {
 	s.all = nil
 }
 
-// method says, for people, where the figures come from.
+// method explains, for people, how the figures are computed.
 func (r *Receipt) method(shadow bool) {
 	r.Method = append(r.Method,
 		"Counted are the jobs with GPUs that ended in this time and were noted by the daemon or recorded by their node.",

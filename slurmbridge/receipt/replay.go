@@ -23,22 +23,22 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
-// World is where jobs are replayed twice: once as they were, and once in another way.
+// World is a cluster on which jobs are replayed twice: as they were, and in another way.
 type World struct {
 	Nodes []job.Node
-	// Card is what the settings say of GPUs of a type.
+	// Card returns the settings of a GPU type.
 	Card func(gpuType string) (rlcore.GPUSpec, bool)
-	// Cut is the MIG instance of so many slices that GPUs of a type can be cut into, false = they can't; nil = none can.
+	// Cut returns the MIG instance with so many slices of a GPU type, false = it can't be cut so; nil = none can be cut.
 	Cut func(gpuType string, slices int) (rlcore.GPUSpec, bool)
-	// Decider makes what decides in the shared world; its guard's predictor also says how sharers slow each other there.
+	// Decider makes the decider of the shared world. Its guard's predictor also gives the slowdowns there.
 	Decider func() *rlcore.Decider
 	// WhatIf compares the jobs' own requests with a world in which jobs that used little of a whole GPU share. Without
 	// WhatIf a world of whole GPUs is compared with the jobs' own requests.
 	WhatIf bool
-	// Rule returns the rule that would have adopted a run of a whole GPU, nil = none; without it WhatIf assumes that all
-	// had asked for gpu:shared.
+	// Rule returns the rule that would have adopted a whole-GPU run, nil = none. Without Rule WhatIf assumes that these
+	// jobs had requested gpu:shared.
 	Rule func(j *history.Run) *adopt.Rule
-	// Limit is how many jobs are replayed at most, the latest. Default 20,000.
+	// Limit is the maximum number of jobs; the latest are replayed. Default 20,000.
 	Limit int
 }
 
@@ -48,45 +48,45 @@ type Replay struct {
 	LeftOut map[string]int `json:"left_out,omitempty"`
 	GPUs    int            `json:"gpus"`
 	Policy  string         `json:"policy"`
-	// Base has each job on a GPU of its own, or what if: the jobs as they asked. Shared has what it is compared with.
+	// Base is the first world: each job on a GPU of its own, or with WhatIf the jobs as requested. Shared is the second.
 	Base   Lot `json:"base"`
 	Shared Lot `json:"shared"`
-	// RecordedWait is the mean wait that the same jobs really had: how far the
-	// replayed worlds are from it shows how far they can be believed.
+	// RecordedWait is the mean wait that these jobs really had. Its distance from the replayed waits shows how realistic
+	// the replay is.
 	RecordedWait float64 `json:"recorded_mean_wait_h"`
 	All          Change  `json:"all"`
-	// Users and Apps are of all jobs, what if: of those that would share. The first have the most jobs, or applications
-	// whose GPUs did nothing for the longest time.
+	// Users and Apps cover all jobs, with WhatIf the jobs that would share. Users with the most jobs come first, and
+	// applications with the most idle GPU-hours; with WhatIf users, too, are sorted by idle GPU-hours.
 	Users []Change `json:"users"`
 	Apps  []Change `json:"applications"`
 	OOM   int      `json:"memory_failures"` // in the shared world
-	// Slowed are the jobs that run longer, by more than a hundredth; Late the jobs that end after
-	// plain Slurm would have ended them, by more than a tenth of their time alone.
+	// Slowed counts the jobs that run longer by more than a hundredth, Late the jobs that end later than on plain Slurm
+	// by more than a tenth of their time alone.
 	Slowed int     `json:"jobs_slowed"`
 	Slow   float64 `json:"mean_slowdown"`
 	Worst  float64 `json:"worst_slowdown"`
 	Late   int     `json:"jobs_late"`
-	// Kept are the guard's reasons in the shared world, the dearest first: those for which jobs waited beside a GPU with
-	// room.
+	// Kept are the guard's reasons in the shared world for which jobs waited next to a GPU with room, the longest wait
+	// first.
 	Kept  []history.Refused `json:"guard,omitempty"`
-	Would *Would            `json:"would_share,omitempty"` // what if
+	Would *Would            `json:"would_share,omitempty"` // with WhatIf
 }
 
-// Would are the jobs that would share in the second world, and not in the first.
+// Would sums up the jobs that share in the second world, but not in the first.
 type Would struct {
 	Change // of these jobs
-	// Adopted: by rules; otherwise they would have asked for gpu:shared.
+	// Adopted: rules adopt the jobs; otherwise they request gpu:shared.
 	Adopted bool `json:"adopted,omitempty"`
-	// Unknown are jobs with a whole GPU each and no profile that says how much of it they used.
+	// Unknown counts whole-GPU jobs without a profile, so with unknown use of their GPU.
 	Unknown int `json:"jobs_without_profile"`
-	// Cores are those of their nodes that the jobs which would share used on average, each, and HostGiB the most
-	// memory that one had there; HostOf is of how many jobs that is known.
+	// Cores is the mean number of cores that each of these jobs used, HostGiB the most memory that one used on a node.
+	// Both are known for HostOf jobs.
 	Cores   float64 `json:"host_cores_mean,omitempty"`
 	HostGiB float64 `json:"host_memory_peak_gib,omitempty"`
 	HostOf  int     `json:"host_known_of_jobs"`
 }
 
-// Lot is how the jobs fared in one world.
+// Lot sums up the jobs in one world.
 type Lot struct {
 	GPUHours   float64 `json:"gpu_hours"`
 	Wait       float64 `json:"mean_wait_h"`
@@ -94,7 +94,7 @@ type Lot struct {
 	Span       float64 `json:"makespan_h"`
 }
 
-// Change is what the second world does to the waits of some jobs.
+// Change compares some jobs in the two worlds.
 type Change struct {
 	Name       string  `json:"name"`
 	User       string  `json:"user,omitempty"` // of an application
@@ -106,17 +106,17 @@ type Change struct {
 	ShorterH   float64 `json:"shorter_h"` // by how much in all
 	LongerH    float64 `json:"longer_h"`
 	Turnaround float64 `json:"turnaround_change_h"` // mean; below 0 = done earlier
-	Hours      float64 `json:"gpu_h"`               // that these jobs ran
-	Use        float64 `json:"use"`                 // the mean part of that time in which their GPUs computed, by profile
+	Hours      float64 `json:"gpu_h"`               // of these jobs
+	Use        float64 `json:"use"`                 // the mean fraction of Hours in which kernels ran, by profile
 }
 
-// same is up to which difference two waits are the same, s.
+// same is the difference below which two waits count as equal, s.
 const same = 6.0
 
-// ErrReplay says why there is nothing to replay.
+// ErrReplay means that a replay is impossible; the text says why.
 var ErrReplay = errors.New("no replay")
 
-// Replay replays jobs. It leaves the slice as it is.
+// Replay replays jobs in both worlds. It doesn't change the slice.
 func (w *World) Replay(jobs []history.Run) (*Replay, error) {
 	r := &Replay{LeftOut: map[string]int{}, All: Change{Name: "all"}}
 	p, err := w.prepare(w.cluster(nil), jobs, r.LeftOut)
@@ -146,14 +146,14 @@ func (w *World) Replay(jobs []history.Run) (*Replay, error) {
 	return r, nil
 }
 
-// alone makes what decides where no job shares.
+// alone returns a decider that never makes jobs share.
 func alone() *rlcore.Decider {
 	g := sim.Bare()
 	g.MaxMembers = 1
 	return &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: g, M: 1}
 }
 
-// would returns the jobs as they arrive in the second world, where some share that asked for a whole GPU.
+// would returns the arrivals of the second world, in which some whole-GPU jobs share.
 func (w *World) would(p *prepared, r *Replay) ([]sim.Arrival, error) {
 	out := slices.Clone(p.cfg.Jobs)
 	r.Would = &Would{Adopted: w.Rule != nil, Change: Change{Name: "theirs"}}
@@ -192,15 +192,15 @@ func wouldShare(j *history.Run) (yes, known bool) {
 	return adopt.Leaves(j.Profile, j.CardMemMiB()), true
 }
 
-// prepared are the jobs of a replay, in the order of cfg.Jobs, and what decides.
+// prepared is a replay, ready to play. in and share are in the order of cfg.Jobs.
 type prepared struct {
 	cfg     sim.Config
 	in      []*history.Run
 	decider *rlcore.Decider
-	share   []bool // what if: which would share
+	share   []bool // with WhatIf: the jobs that would share
 }
 
-// play runs the jobs, as they arrive, under what decides.
+// play simulates arrivals with a decider.
 func (p *prepared) play(d *rlcore.Decider, jobs []sim.Arrival) (*sim.Result, error) {
 	cfg := p.cfg
 	cfg.Jobs, cfg.Predictor = jobs, d.Guard.Predictor
@@ -211,17 +211,17 @@ func (p *prepared) play(d *rlcore.Decider, jobs []sim.Arrival) (*sim.Result, err
 	return res, nil
 }
 
-// Why a job finds no place in a replay.
+// Reasons why a job can't be replayed.
 const (
 	noMemory = "more memory than any GPU has"
 	noGPUs   = "more GPUs than its partition has"
 )
 
-// prepare makes the simulator's jobs for GPUs, which may be cut: what ran on a whole one takes as long on an instance
-// as its profile says. Jobs of several GPUs have none that is cut. left counts what is left out.
+// prepare makes the simulator's jobs for a cluster, which may have instances: a job's time on an instance is from its
+// profile. Jobs of several GPUs get whole GPUs only. left counts the jobs left out, by reason.
 func (w *World) prepare(c *cluster, jobs []history.Run, left map[string]int) (*prepared, error) {
 	cfg := sim.Config{Foretell: true, GPUs: c.gpus, Nodes: c.nodes}
-	part, least := 0.0, 1.0 // of a GPU
+	part, least := 0.0, 1.0 // the largest and smallest fraction of a GPU
 	for _, p := range c.parts {
 		part, least = max(part, p), min(least, p)
 	}
@@ -238,7 +238,7 @@ func (w *World) prepare(c *cluster, jobs []history.Run, left map[string]int) (*p
 	}
 	d := w.Decider()
 	cfg.ExtendLimit = d.Guard.ExtendLimit
-	// What decides believes the same as the replayed world: the replay knows no surprises.
+	// The decider predicts exactly what the simulator does: a replay has no surprises.
 	believed := &truth{d.Guard.Predictor, &c.gpus[0], map[*rlcore.Profile]*rlcore.Profile{}, nil, nil}
 	cfg.Truth = believed
 	first := kept[0].Ready
@@ -248,7 +248,7 @@ func (w *World) prepare(c *cluster, jobs []history.Run, left map[string]int) (*p
 		whole     bool
 	}
 	sets := map[reach]*rlcore.GPUSet{}
-	// profiles as they were before these runs, which foretell one another
+	// The decider gets profiles without the lengths of these runs. Each run's length is added when it ends.
 	before := map[*rlcore.Profile]*rlcore.Profile{nil: nil}
 	for i, j := range kept {
 		s := simulated(j, believed)
@@ -257,9 +257,9 @@ func (w *World) prepare(c *cluster, jobs []history.Run, left map[string]int) (*p
 			p.Past, before[s.Profile] = nil, &p
 		}
 		s.Profile = before[s.Profile]
-		s.LimitS *= s.Truth.OnPart(least).DurationS / s.Truth.DurationS // users of slower GPUs ask for more time
+		s.LimitS *= s.Truth.OnPart(least).DurationS / s.Truth.DurationS // on slower GPUs users request more time
 		s.Truth = s.Truth.OnPart(part)
-		s.ID = fmt.Sprint(i) // a requeued job is there twice
+		s.ID = fmt.Sprint(i) // not the ref, which requeued jobs share
 		s.SubmitS = max(0, j.Ready.Sub(first).Seconds())
 		of := reach{j.Partition, s.Foreign}
 		if s.GPUs = sets[of]; s.GPUs == nil {
@@ -287,7 +287,7 @@ func (w *World) prepare(c *cluster, jobs []history.Run, left map[string]int) (*p
 	return &prepared{cfg: cfg, in: in, decider: d}, nil
 }
 
-// pick returns the jobs that can be replayed, in the order they came.
+// pick returns the jobs that can be replayed, in the order in which they became ready.
 func (w *World) pick(jobs []history.Run, left map[string]int) []*history.Run {
 	var kept []*history.Run
 	for i := range jobs {
@@ -313,10 +313,10 @@ func (w *World) pick(jobs []history.Run, left map[string]int) []*history.Run {
 	return kept
 }
 
-// nodesOf is how many nodes a run was on.
+// nodesOf returns the number of a run's nodes.
 func nodesOf(j *history.Run) int { return max(1, len(j.Nodes), len(text.ExpandHosts(j.Node))) }
 
-// gpusOf is how many GPUs a run held on each of its nodes, 0 = not as many on each.
+// gpusOf returns the number of GPUs that a run held on each of its nodes, 0 = the numbers differ.
 func gpusOf(j *history.Run) int {
 	if len(j.GPUs)%nodesOf(j) > 0 {
 		return 0
@@ -324,12 +324,12 @@ func gpusOf(j *history.Run) int {
 	return max(1, j.WholeGPUs, len(j.GPUs)/nodesOf(j))
 }
 
-// simulated is a run as the simulator has it. One of several GPUs holds them unshared, and is known to the second: what
-// is known of its application is of runs on one GPU.
+// simulated returns a run as an arrival. A run of several GPUs doesn't share, and its own length serves as its profile,
+// since the application's profile is of runs on one GPU.
 func simulated(j *history.Run, t *truth) sim.Arrival {
 	seconds, basis := j.Solo()
 	if basis == history.Lost {
-		seconds = j.DurationS() // at least: it failed before its end
+		seconds = j.DurationS() // a lower bound: the run failed early
 		if j.Outcome.SoloS > 0 {
 			seconds = j.Outcome.SoloS
 		}
@@ -344,9 +344,9 @@ func simulated(j *history.Run, t *truth) sim.Arrival {
 	return s
 }
 
-// truth is how jobs take on the simulator when a site's own runs are replayed: each has its application's shape over
-// the time that its run takes alone, and sharers slow each other as the model believes that has learned from the site:
-// what is predicted for whole runs holds at each instant.
+// truth is the simulator's truth in a replay of a site's runs. A job has its application's profile, stretched to the
+// time that the run takes alone. Sharers slow each other as the site's model predicts: the prediction for whole runs
+// holds at each instant.
 type truth struct {
 	learned rlcore.Predictor
 	card    *rlcore.GPUSpec
@@ -355,7 +355,7 @@ type truth struct {
 	taught  []rlcore.Prediction
 }
 
-// alone is what a job does alone, given its application's profile (nil = it isn't known) and its time.
+// alone returns a job's profile alone, from its application's profile (nil = unknown) and the job's time.
 func (t *truth) alone(app *rlcore.Profile, seconds float64) *rlcore.Profile {
 	if app == nil {
 		return &rlcore.Profile{DurationS: seconds, PeriodS: seconds, Series: []rlcore.Use{{}}}
@@ -424,7 +424,7 @@ func (r *Replay) compare(p *prepared, base, shared *sim.Result) {
 	r.Users, r.Apps = ranked(users, most), ranked(apps, idle)
 }
 
-// host counts what a job used of its node.
+// host adds a job's use of its node.
 func (w *Would) host(j *history.Run) {
 	if h := j.Host; h != nil {
 		w.HostOf++
@@ -457,7 +457,7 @@ func (c *Change) add(j *history.Run, a, s *sim.Outcome) {
 	c.Use += (use - c.Use) * took / c.Hours
 }
 
-// ranked are the changes, those with the highest value first, and equal ones by their names.
+// ranked returns the changes by value, descending, then by name.
 func ranked[K comparable](m map[K]*Change, value func(*Change) float64) []Change {
 	out := make([]Change, 0, len(m))
 	for _, c := range m {
@@ -489,10 +489,10 @@ func lot(r *sim.Result) Lot {
 	return l
 }
 
-// line is what a job's owner has to change.
+// line is the change to a job's script.
 const line = "#SBATCH --gres=gpu:shared  (in place of --gres=gpu:1 or --gpus=1)"
 
-// Text writes what the second world changes for a terminal, at most limit lines a list.
+// Text writes the comparison for a terminal, with at most limit lines in each list.
 func (r *Replay) Text(out io.Writer, limit int) {
 	p := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
 	if r.Would == nil && r.All.Shorter+r.All.Longer == 0 {
@@ -524,7 +524,7 @@ func (r *Replay) Text(out io.Writer, limit int) {
 	}
 }
 
-// worlds compares the two worlds, of all jobs, and by user and application.
+// worlds writes the comparison of all jobs, and by user and application.
 func (r *Replay) worlds(out io.Writer, p func(format string, args ...any), limit int) {
 	x, was := r.Would, "one by one"
 	all := []*Change{&r.All}

@@ -14,8 +14,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
-// Text writes the receipt, at most limit lines a list. Names in it are users' own words: out must let nothing through
-// that a terminal acts on.
+// Text writes the receipt, with at most limit lines in each list. It contains text of users: out must remove control
+// characters.
 func (r *Receipt) Text(out io.Writer, limit int) {
 	p := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
 	p("Receipt, %s to %s", r.From.Local().Format(time.DateTime), r.To.Local().Format(time.DateTime))
@@ -93,7 +93,7 @@ func newTable(w io.Writer, head ...any) table.Writer {
 	return t
 }
 
-// Lines are the receipt in a few sentences.
+// Lines returns the receipt in a few sentences.
 func (r *Receipt) Lines() (out []string) {
 	say := func(when bool, format string, args ...any) {
 		if when {
@@ -117,7 +117,7 @@ func (r *Receipt) Lines() (out []string) {
 	say(true, "%s.", ended)
 	active, together := r.Modes[string(job.Active)] > 0 || r.Groups > 0, r.Grouped+r.Shared > 0
 	say(active && !together, "No jobs were put together.")
-	grouped := "none" // jobs that share also without: each was sent there before the other was seen to run
+	grouped := "none" // jobs may share without a group: both sent to one GPU before a poll saw either run
 	if r.Grouped > 0 {
 		grouped = job.Count(r.Grouped, "job") + " in " + job.Count(r.Groups, "group")
 	}
@@ -161,7 +161,7 @@ func (r *Receipt) Lines() (out []string) {
 	return out
 }
 
-// saved says how much of a whole was saved; a loss says so.
+// saved says how much of a total was saved, or used in excess.
 func saved(u usage.Unit, v, of float64) string {
 	what := "saved"
 	if v < 0 {
