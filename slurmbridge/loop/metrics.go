@@ -422,8 +422,9 @@ func (m *Metrics) account(l *usage.Line, hidden bool) string {
 	return name
 }
 
-// Used counts by how much the use of the GPUs by account has grown since the last report, whose period began at the same
-// time: what a job used comes with its end, and belongs to hours before. A period's first report counts nothing. hidden: without the accounts' names.
+// Used counts by how much the use of the GPUs by account has grown since the last report, whose period began at the
+// same time: what a job used comes with its end, and belongs to hours before. A period's first report counts nothing.
+// hidden: without the accounts' names.
 func (m *Metrics) Used(r *usage.Report, first, hidden bool) {
 	if m == nil {
 		return

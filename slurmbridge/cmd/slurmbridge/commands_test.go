@@ -74,6 +74,19 @@ func TestHelp(t *testing.T) {
 	}
 }
 
+// Shells complete the values of flags that take some words only.
+func TestValuesAreCompleted(t *testing.T) {
+	for _, c := range [][]string{
+		{"usage", "--by", "application"}, {"plan", "--policy", "dqn-makespan"}, {"plan", "--mode", "shadow"},
+		{"lab experiment", "--objective", "makespan"},
+	} {
+		args := append(append([]string{"__complete"}, strings.Fields(c[0])...), c[1], "")
+		if _, out, _ := call(args...); !strings.Contains(out, c[2]+"\n") {
+			t.Errorf("%s: %q", args, out)
+		}
+	}
+}
+
 // fakeSlurm has a script for each of Slurm's commands.
 func fakeSlurm(t *testing.T, script string) {
 	t.Helper()
@@ -104,7 +117,7 @@ const manual = `
 : Turns gpu:shared into shares and the gate. Belongs beside slurm.conf.
 
 **/usr/share/doc/slurmbridge**
-: Pages for users and admins (users.md, admins.md, adopt.md, operate.md, how-it-decides.md, faq.md).
+: Pages for users and admins (users.md, admins.md, adopt.md, operate.md, how-it-decides.md, json.md, faq.md).
 
 # SEE ALSO
 
@@ -150,7 +163,8 @@ func TestPagesNameCommands(t *testing.T) {
 }
 
 func TestManualOfTheCommands(t *testing.T) {
-	mantest.Manual(t, newRoot(io.Discard, io.Discard), manual)
+	mantest.Manual(t, newRoot(io.Discard, io.Discard), manual,
+		"status", "why", "usage", "profiles-list", "profiles-show", "profiles-identify")
 }
 
 func TestDaemonAddress(t *testing.T) {

@@ -105,6 +105,7 @@ It reads the database and needs no daemon.`,
 		"what if the jobs that requested a whole GPU and used little of it had requested gpu:shared; `mig`: what if GPUs "+
 			"were cut")
 	f.Lookup("what-if").NoOptDefVal = "share"
+	cli.Values(c, "what-if", "share", "mig")
 	return c
 }
 

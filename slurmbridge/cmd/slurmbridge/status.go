@@ -15,6 +15,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/comment"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
@@ -270,6 +271,8 @@ An empty plan is the usual one: all that can start has been released.`,
 	c.Flags().String("policy", "", "policy to plan with, instead of the configured one")
 	c.Flags().String("mode", "",
 		"active, or shadow: count every job that requests a whole GPU's shares as waiting (default: the configured mode)")
+	cli.Values(c, "policy", policy.Names(policy.Live())...)
+	cli.Values(c, "mode", string(job.Active), string(job.Shadow))
 	return c
 }
 

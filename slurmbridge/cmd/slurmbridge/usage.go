@@ -110,6 +110,11 @@ reported by the nodes' agents. No job is ever ended for it.`,
 	sinceFlag(f, &o.since, "30d")
 	untilFlag(f, &o.until)
 	f.StringVar(&o.by, "by", "user", "sum up by user, account, partition, application, node or job")
+	ways := make([]string, len(usage.Ways()))
+	for i, by := range usage.Ways() {
+		ways[i] = string(by)
+	}
+	cli.Values(c, "by", ways...)
 	f.StringSliceVar(&o.users, "user", nil, "only these users' jobs")
 	f.StringSliceVar(&o.accounts, "account", nil, "only these accounts' jobs")
 	f.IntVar(&o.limit, "limit", 20, "lines of the table; --csv and --json have all, or the 1000 largest from the daemon")

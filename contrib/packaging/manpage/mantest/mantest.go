@@ -19,8 +19,9 @@ import (
 
 // Manual writes root's pages, into SLURMBRIDGE_WRITE_MAN where that is set (dated
 // SOURCE_DATE_EPOCH), and checks that each says what its command does. Root's page gets more as well, sections in
-// Markdown ("# FILES"). Beside the pages it writes the shells' completions of root, NAME.bash and so on.
-func Manual(t *testing.T, root *cobra.Command, more string) {
+// Markdown ("# FILES"). The pages of commands for users are of section 1, the others of section 8. Beside the pages it
+// writes the shells' completions of root, NAME.bash and so on.
+func Manual(t *testing.T, root *cobra.Command, more string, users ...string) {
 	t.Helper()
 	dir, when := Target(t)
 	root.CompletionOptions.DisableDefaultCmd = true
@@ -36,8 +37,22 @@ func Manual(t *testing.T, root *cobra.Command, more string) {
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)
 	}
+	n := 0
 	for _, p := range pages {
 		text := string(must.Get(os.ReadFile(p))(t))
+		name := strings.TrimSuffix(filepath.Base(p), ".8")
+		must.OK(t, os.Remove(p))
+		for _, u := range users {
+			u = root.Name() + "-" + u
+			text = strings.ReplaceAll(text, u+"(8)", u+"(1)")
+			if name == u {
+				n++
+				text = strings.Replace(text, `"8"`, `"1"`, 1)
+				text = strings.Replace(text, "System administration", "User commands", 1)
+				p = strings.TrimSuffix(p, "8") + "1"
+			}
+		}
+		must.OK(t, os.WriteFile(p, []byte(text), 0o600))
 		if strings.Contains(text, "\\_") || strings.Contains(text, "\\*") {
 			t.Errorf("%s shows Markdown's marks", filepath.Base(p))
 		}
@@ -52,6 +67,7 @@ func Manual(t *testing.T, root *cobra.Command, more string) {
 			t.Errorf("%s says too little: %q", filepath.Base(p), description)
 		}
 	}
+	must.Equal(t, n, len(users), "pages of section 1")
 }
 
 // Target is the folder that pages are written to, and their date.

@@ -213,6 +213,14 @@ func Run(root *cobra.Command, args []string) int {
 	return 1
 }
 
+// Values are what shells complete a flag's value by.
+func Values(c *cobra.Command, flag string, values ...string) {
+	complete := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
+	if err := c.RegisterFlagCompletionFunc(flag, complete); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
 // Bar shows how far long work has come on the last line of a terminal; on anything else it shows
 // nothing, so that logs stay short.
 type Bar struct{ out io.Writer }

@@ -95,6 +95,8 @@ one script comes many times. Loads are parts of what the GPUs do without sharing
 	f.add(fl, 10, 5)
 	fl.IntVar(&o.History, "history", 20, "job sets the site ran before and learned slowdowns from")
 	fl.BoolVar(&f.quick, "quick", false, "less training: a minute on two cores")
+	cli.Values(c, "policies", experiment.Names()...)
+	cli.Values(c, "objective", policy.Objectives()...)
 	return c
 }
 

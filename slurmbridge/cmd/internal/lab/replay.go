@@ -185,6 +185,8 @@ so are sacct's rows of jobs with a line break in their name or on an instance of
 	f.add(fl, 3, rlcore.DefaultWindow)
 	fl.StringVar(&f.objective, "objective", "",
 		"what policies are compared by, and learn: makespan or turnaround (default by the arrivals)")
+	cli.Values(c, "policies", experiment.Names()...)
+	cli.Values(c, "objective", policy.Objectives()...)
 	return c
 }
 
