@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// Card is one of the node's GPUs or MIG instances, as the agent lists them for the hooks, which open no
-// GPU themselves. Three ways of counting can differ: Slurm's, NVML's and the driver's.
+// Card is a GPU or MIG instance of the node, as the agent lists it for the hooks, which open no GPU. Slurm, NVML and
+// the driver may number cards differently.
 type Card struct {
-	Index     int     `json:"-"`            // Slurm's number, which the hooks find out; unknown = none
+	Index     int     `json:"-"`            // Slurm's number, which the hooks determine; unknown = none
 	NVMLIndex int     `json:"nvml_index"`   // NVML's, by PCI bus
 	Minor     int     `json:"minor"`        // N of /dev/nvidiaN
 	GI        int     `json:"gi,omitempty"` // GPU instance and compute instance, of a MIG instance
@@ -25,12 +25,12 @@ type Card struct {
 	Lost      bool    `json:"lost,omitempty"`      // the driver has lost it, and CUDA doesn't count it
 	Model     string  `json:"model"`
 	MemMiB    float64 `json:"mem_mib,omitempty"`
-	// Clients is how many MPS clients the card serves at a time, 0 = unknown. MemLimits: card and driver hold a client to
-	// a part of the memory.
+	// Clients is the number of MPS clients that the card serves at a time, 0 = unknown. MemLimits: card and driver can
+	// limit a client's memory.
 	Clients   int  `json:"mps_clients,omitempty"`
 	MemLimits bool `json:"mps_mem_limits,omitempty"`
 
-	files access // of a MIG instance, which the hooks find out
+	files access // of a MIG instance, set by the hooks
 }
 
 const cardsFile = "gpus.json"
@@ -47,8 +47,8 @@ func (d Dir) WriteCards(cards []Card) error {
 	return nil
 }
 
-// Cards returns the node's GPUs as the agent wrote them down. Where it hasn't, the
-// driver's own list under proc ("" = /proc) has to do.
+// Cards returns the node's GPUs as the agent listed them, or without that list as the driver does under proc ("" =
+// /proc).
 func (d Dir) Cards(proc string) ([]Card, error) {
 	var cards []Card
 	err := readJSON(d.path(cardsFile), &cards)
@@ -98,8 +98,8 @@ func card(cards []Card, index int) (Card, bool) {
 	return cards[i], true
 }
 
-// unknown is the index of a card that none of Slurm's numbers means.
+// unknown is the index of a card that no number of Slurm's is known to mean.
 const unknown = -1
 
-// access are the files under /dev/nvidia-caps that give access to an instance, by number.
+// access holds the numbers of the files under /dev/nvidia-caps that give access to an instance.
 type access struct{ gi, ci int }

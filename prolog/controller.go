@@ -24,18 +24,18 @@ import (
 
 // Controller is slurmbridge serve, as hooks query it.
 type Controller struct {
-	// URL is its address, e.g. http://head:9797, or several with commas between them: the first that answers counts.
+	// URL is its address, e.g. http://head:9797, or several separated by commas; the first to answer counts.
 	URL string
-	// Config says how it is trusted and what it is shown, as the agent's
-	// controller_config does; "" = the host's own authorities, and nothing.
+	// Config names a controller_config file, as the agent's setting does: whom to trust and how to authenticate. "" = the
+	// system's authorities, and no authentication.
 	Config string
-	// Credentials prove to the controller that root sent a request, and which; nil = there is no proof.
+	// Credentials prove that root sent a request; nil = no proof.
 	Credentials credential.Method
 	// Timeout bounds a question, for which a job's start waits.
 	Timeout time.Duration
 }
 
-// Addresses reads a controller's address, or those of several with commas between them.
+// Addresses parses one address of a controller, or several separated by commas.
 func Addresses(text string) (out []*url.URL, err error) {
 	for one := range strings.SplitSeq(text, ",") {
 		one = strings.TrimSpace(one)
@@ -56,15 +56,15 @@ func Addresses(text string) (out []*url.URL, err error) {
 	return out, nil
 }
 
-// Terms are what the controller answers of a job that is to share a GPU.
+// Terms is the controller's answer about a job that is to share a GPU.
 type Terms struct {
 	// MiB is the most memory that each of the job's processes may have of the GPU; 0 = any.
 	MiB int64 `json:"mib"`
-	// ByHand: the job's owner, and not the controller, has chosen its part of the GPU.
+	// ByHand: the job's owner, not the controller, chose its part of the GPU.
 	ByHand bool `json:"by_hand"`
 }
 
-// Terms asks for the terms of a user's job. It returns in time even where a file of the configuration is on a disk that
+// Terms requests the terms of a user's job. It returns in time even if a file of the configuration is on a disk that
 // hangs.
 func (c *Controller) Terms(ctx context.Context, job int64, user string) (none Terms, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
@@ -140,8 +140,8 @@ type client struct {
 	user, password string
 }
 
-// readClient reads a controller_config: what gpuprof.yaml names of Prometheus's format.
-// Prometheus's own reader would double the time that each hook takes to start.
+// readClient reads a controller_config, the part of Prometheus's format that gpuprof.yaml documents. Prometheus's own
+// reader would double the time in which a hook starts.
 func readClient(file string) (*client, error) {
 	var cfg struct {
 		TLS struct {

@@ -50,7 +50,8 @@ func (d Dir) running(id int64) string { return d.path("jobs", strconv.FormatInt(
 // task is the path of a job's handout.
 func (d Dir) task(id int64) string { return d.path("tasks", strconv.FormatInt(id, 10)+".json") }
 
-// ended is of one run: a requeued job's first run may not have been recorded when the second ends.
+// ended is the path of an ended run's file. It names the run: when a requeued job's second run ends, the first may not
+// have been recorded yet.
 func (d Dir) ended(j *Job) string {
 	return d.path(endedFolder, fmt.Sprintf("%d-%d.json", j.JobID, j.Restart))
 }
@@ -65,8 +66,8 @@ func (d Dir) Make() error {
 	return nil
 }
 
-// Begin writes a job's file. An existing file is of an earlier run, which ended without an epilog and is closed now, or
-// of this run, if its prolog was killed and called again: the run began with the first call.
+// Begin writes a job's file. An existing file belongs to an earlier run that ended without an epilog, which is closed
+// now, or to this run if its prolog was killed and called again: then the first call's start counts.
 func (d Dir) Begin(j *Job) error {
 	err, release := d.Make(), func() {}
 	if err == nil {
@@ -89,7 +90,7 @@ func (d Dir) Begin(j *Job) error {
 	return write(d.running(j.JobID), j)
 }
 
-// lockJobs keeps other hooks from changing job files. It is held for no longer than a few files are written.
+// lockJobs keeps other hooks from changing job files. It is held only while a few files are written.
 func (d Dir) lockJobs() (release func(), err error) {
 	return lock(context.Background(), d.path("jobs.lock"))
 }
@@ -112,8 +113,8 @@ func put(path string, body []byte, mode os.FileMode) error {
 		renameio.WithTempDir(filepath.Dir(path)))
 }
 
-// End moves a job's file to the ended ones, with the time. A job without a file (its prolog failed, or it had no GPU)
-// is no error.
+// End moves a job's file to the ended ones and notes the time. A job without a file (its prolog failed, or it had no
+// GPU) is no error.
 func (d Dir) End(id int64, now time.Time) (*Job, error) {
 	release, err := d.lockJobs()
 	if errors.Is(err, os.ErrNotExist) {
@@ -129,25 +130,25 @@ func (d Dir) End(id int64, now time.Time) (*Job, error) {
 		return nil, untold
 	}
 	if err != nil {
-		// A file that can't be read is of no use.
+		// An unreadable file is useless.
 		return nil, errors.Join(err, os.Remove(d.running(id)), untold)
 	}
 	if err := d.move(j, now); err != nil {
-		// The job is over even if that can't be recorded: its file must go.
+		// The job is over even if that can't be recorded, so its file must go.
 		return j, fmt.Errorf("close job file: %w", errors.Join(err, os.Remove(d.running(id)), untold))
 	}
 	return j, untold
 }
 
-// move moves a job's file to the ended ones, with the job's end as the file's time: that takes no room, where the disk
-// is full. The file is always in exactly one of the folders: the agent, which takes it from the ended ones, would
-// otherwise see the job begin again.
+// move moves a job's file to the ended ones. The job's end becomes the file's time, which takes no space on a full
+// disk. The file is always in exactly one folder: otherwise the agent, which takes it from the ended ones, would see
+// the job begin again.
 func (d Dir) move(j *Job, end time.Time) error {
 	j.End = end
 	return errors.Join(os.Chtimes(d.running(j.JobID), end, end), os.Rename(d.running(j.JobID), d.ended(j)))
 }
 
-// change rewrites the files of those jobs that still run and for which do returns true, having changed them.
+// change calls do for each of the jobs that still run and rewrites the files of those that do has changed.
 func (d Dir) change(jobs []*Job, do func(*Job) bool) error {
 	release, err := d.lockJobs()
 	if err != nil {
@@ -164,8 +165,7 @@ func (d Dir) change(jobs []*Job, do func(*Job) bool) error {
 	return errors.Join(errs...)
 }
 
-// tell writes what a job's task prologs are to know, unless the job has ended: a prolog that was left behind may still
-// be at work then.
+// tell writes a job's handout unless that run has ended: a prolog that outlasted its deadline may call it late.
 func (d Dir) tell(j *Job, v any) error {
 	release, err := d.lockJobs()
 	if err != nil {
@@ -179,7 +179,7 @@ func (d Dir) tell(j *Job, v any) error {
 	return putJSON(d.task(j.JobID), v, 0o644)
 }
 
-// ReadJob reads a job's file: of one that has ended the file's time is the end.
+// ReadJob reads a job's file. The time of an ended job's file is the job's end.
 func ReadJob(path string) (*Job, error) {
 	j := new(Job)
 	if err := readJSON(path, j); err != nil {
@@ -199,8 +199,8 @@ func ReadJob(path string) (*Job, error) {
 	return j, nil
 }
 
-// readJSON reads a small file that only root or this program's own user can write. It never waits: what a user puts
-// there may be a pipe.
+// readJSON reads a small file that only root or this process's user can have written. It never blocks, even if a user
+// put a pipe there.
 func readJSON(path string, into any) error {
 	f, err := os.OpenFile(filepath.Clean(path), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, syscall.ELOOP) {
@@ -231,7 +231,7 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
-// List reads the jobs of a folder, by number; files that can't be read are left out and reported together.
+// List reads the jobs of a folder, sorted by number. Its error names the files that it couldn't read and left out.
 func List(folder string) ([]*Job, error) {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, os.ErrNotExist) {
@@ -272,7 +272,7 @@ func (d Dir) gpu(gpu int, file ...string) string {
 // Files of a GPU's folder.
 const (
 	serverFile = "server.json"
-	userFile   = "user" // whom the GPU's MPS server serves, where that is one user only
+	userFile   = "user" // the user whom the GPU's daemon serves, if it serves one at a time
 )
 
 // remove removes a file of a GPU's folder.
@@ -285,7 +285,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// kept is what a file of the hooks holds, nothing where it can't be read.
+// kept reads a file of the hooks, zero if it can't be read.
 func kept[T any](path string) (v T) {
 	if readJSON(path, &v) != nil {
 		return *new(T)
@@ -301,8 +301,8 @@ func (d Dir) Lock(ctx context.Context, gpu int) (release func(), err error) {
 	return lock(ctx, d.gpu(gpu, "lock"))
 }
 
-// lock takes a lock, and makes its file if need be: several hooks run at once. Only root can open the file: whoever can
-// open a file may lock it, for as long as they like. It is held until release is called or the process ends.
+// lock takes the lock of a file, which it creates if needed, until release is called or the process ends. Only root can
+// open the file: whoever can open a file can lock it for any time.
 func lock(ctx context.Context, path string) (release func(), err error) {
 	f, err := os.OpenFile(filepath.Clean(path), os.O_CREATE|os.O_RDWR, 0o600)
 	if errors.Is(err, syscall.EISDIR) && os.Remove(path) == nil { // it blocks the file's name
@@ -328,9 +328,9 @@ func lock(ctx context.Context, path string) (release func(), err error) {
 	}
 }
 
-// onlyFor restricts a folder to root and one user. The folder stays root's: root's daemons write
-// there, and its owner could redirect them with links. It uses an access control list; if the file
-// system has none, or can't keep it, the folder stays open to all.
+// onlyFor restricts a folder to root and one user by an access control list. The folder stays root's, because root's
+// daemons write there and an owner could redirect them with links. On file systems without access control lists the
+// folder stays open to all.
 func onlyFor(dir string, uid uint32) error {
 	const (
 		everything, look   = 7, 5 // rwx, r-x
@@ -358,13 +358,13 @@ func onlyFor(dir string, uid uint32) error {
 	return nil
 }
 
-// oneUser reports whether the GPU's daemon was started to serve one user at a time.
+// oneUser reports whether the GPU's daemon serves one user at a time.
 func (d Dir) oneUser(gpu int) bool {
 	_, err := os.Stat(d.gpu(gpu, userFile))
 	return err == nil
 }
 
-// served is the one user whom the GPU's daemon serves, −1 = there is none.
+// served returns the user of a GPU's daemon that serves one user, −1 if there is none.
 func (d Dir) served(gpu int) int64 {
 	var uid *uint32
 	if readJSON(d.gpu(gpu, userFile), &uid) != nil || uid == nil {

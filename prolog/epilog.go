@@ -12,7 +12,7 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 	if err != nil {
 		return fmt.Errorf("%w: SLURM_JOB_ID %.32q", ErrBadEnv, get("SLURM_JOB_ID"))
 	}
-	// A job with a missing or damaged file has had its GPUs all the same.
+	// Even if its file is missing or damaged, the job had GPUs.
 	gpus, _ := indexes(get("SLURM_JOB_GPUS"))
 	uid, _ := number(get("SLURM_JOB_UID"), 0)
 	errs := []error{h.lost(id)}
@@ -30,7 +30,7 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 			}
 			err = errors.Join(err, h.afterwards(ctx, g, jobs))
 			if j == nil && len(jobs) == 0 && h.MPS != nil {
-				// Somebody may have emptied run_dir, and left the daemon to nobody.
+				// run_dir may have been emptied while the daemon ran: no folder leads to the daemon any more.
 				if n := h.MPS.killOf(g, uid, controlName, serverName); n > 0 {
 					err = errors.Join(err,
 						fmt.Errorf("the folders of its MPS daemon are gone, %d of the daemon's processes were killed", n))
@@ -42,8 +42,8 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 	return errors.Join(errs...)
 }
 
-// lost marks a job that ends if its MPS server was lost: its file is moved before the GPU is looked at. It queries no
-// daemon and waits for no lock: the record matters more.
+// lost marks an ending job if its MPS server was lost, before End moves the job's file. It queries no daemon and takes
+// no lock, so that the record is never held up.
 func (h *Hook) lost(id int64) error {
 	j, err := ReadJob(h.Dir.running(id))
 	if h.MPS == nil || err != nil || len(j.GPUs) != 1 || !j.MPS {
@@ -55,7 +55,7 @@ func (h *Hook) lost(id int64) error {
 	return nil
 }
 
-// afterwards is what is left to do on a GPU with the jobs that are there.
+// afterwards releases the GPU's daemon if no jobs are left, otherwise it updates the server's state.
 func (h *Hook) afterwards(ctx context.Context, gpu int, jobs []*Job) error {
 	switch {
 	case h.MPS == nil:
@@ -69,8 +69,8 @@ func (h *Hook) afterwards(ctx context.Context, gpu int, jobs []*Job) error {
 	return errors.Join(asked, err)
 }
 
-// outlived are the processes that a job has left behind: its task prolog has named it to them, and they are in no other
-// job. With ProctrackType=proctrack/cgroup there are none.
+// outlived returns the processes that the job left behind: processes with the job's JobEnv that are in no other job.
+// There are none with ProctrackType=proctrack/cgroup.
 func (h *Hook) outlived(j *Job) (found []int) {
 	for _, pid := range pids(h.Proc) {
 		if h.outlives(j, pid) {
@@ -80,7 +80,7 @@ func (h *Hook) outlived(j *Job) (found []int) {
 	return found
 }
 
-// outlives reports whether a process is one that a job has left behind.
+// outlives reports whether the job left this process behind.
 func (h *Hook) outlives(j *Job, pid int) bool {
 	if owner(h.Proc, pid) != int64(j.UID) || !has(h.Proc, pid, fmt.Sprintf("%s=%d", JobEnv, j.JobID)) {
 		return false

@@ -12,13 +12,12 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/pattern"
 )
 
-// jobGroup is a control group of Slurm's for a job: …/job_12 or …/job_12/step_extern. From
-// 26.05 on it is named by the job's SLUID (sluid.c), with CgroupJobIdPaths=yes as before.
+// jobGroup matches a job's control group: …/job_12 or …/job_12/step_extern. From 26.05 on it is named by the job's
+// SLUID (sluid.c) unless CgroupJobIdPaths=yes.
 var jobGroup = pattern.Lazy(`/(?:job_(\d+)|(` + sluidShape + `))(?:/|\n|$)`)
 
-// InGroup reads which job's a process is in its /proc/PID/cgroup: the job's number, or its
-// SLUID where the groups are named by that. Both are zero where it is in no job's group. A
-// user can't leave it, and what a job makes below its own group doesn't count.
+// InGroup returns the job of a process by its /proc/PID/cgroup: the job's number, or its SLUID if groups are named by
+// that. Both are zero outside of jobs. Users can't leave their job's group, and groups below it don't count.
 func InGroup(groups []byte) (job int64, sluid string) {
 	for line := range bytes.Lines(groups) {
 		m := jobGroup().FindSubmatch(line)
@@ -33,14 +32,14 @@ func InGroup(groups []byte) (job int64, sluid string) {
 	return 0, ""
 }
 
-// loginGroup is a group of a user's own session, where the user names groups, say like a job's.
+// loginGroup matches groups of a user's own session, which the user may name like a job's.
 var loginGroup = pattern.Lazy(`^\d+:[^:]*:/user\.slice/`)
 
 // v2 is the folder of a job's control group of version 2.
 const v2 = "system.slice/*slurmstepd.scope/%s/"
 
-// inGroups is the file or folder that a pattern names for the job; "" = there is none, or two clusters on one machine
-// have one.
+// inGroups returns the path that a pattern matches for the job, "" if there is none, or several because two clusters on
+// the machine have such a job.
 func (j *Job) inGroups(groups, pattern string) string {
 	for _, name := range []string{fmt.Sprintf("job_%d", j.JobID), j.SLUID} {
 		if found, _ := filepath.Glob(filepath.Join(groups, fmt.Sprintf(pattern, name))); name != "" && len(found) == 1 {
@@ -50,10 +49,9 @@ func (j *Job) inGroups(groups, pattern string) string {
 	return ""
 }
 
-// HostUse returns what a job has used of its node by its control group: CPU time, s, and the most memory it
-// held, MiB; −1 = there is no such figure. Where cgroup.conf lets Slurm account or constrain, the group is
-// system.slice/slurmstepd.scope/job_12 (version 2; with several slurmds NODE_slurmstepd.scope), or
-// slurm/uid_1000/job_12 below cpuacct and memory (version 1). groups is /sys/fs/cgroup.
+// HostUse returns a job's CPU time, s, and peak memory, MiB, by its control group; −1 = unknown. The group exists if
+// cgroup.conf has Slurm account or constrain: system.slice/slurmstepd.scope/job_12 in version 2 (with several slurmds
+// NODE_slurmstepd.scope), slurm/uid_1000/job_12 below cpuacct and memory in version 1. groups is /sys/fs/cgroup.
 func HostUse(groups string, j *Job) (cpuS, mib float64) {
 	read := func(unit float64, patterns ...string) float64 {
 		for _, pattern := range patterns {
@@ -76,18 +74,18 @@ func HostUse(groups string, j *Job) (cpuS, mib float64) {
 	return cpuS, read(1<<20, v2+"memory.peak", v2+"memory.current", "memory/slurm*/uid_*/%s/memory.max_usage_in_bytes")
 }
 
-// ownGroup is the control group that MPS daemons run in which a job or slurmd would take along.
+// ownGroup is the control group for MPS daemons that would otherwise end with a job or with slurmd.
 const ownGroup = "slurmbridge"
 
-// slurmdGroup is a control group of slurmd itself, where hooks run: its unit's, and with MemSpecLimit or CoreSpecCount
-// the group "system" to which these are limits (cgroup_v2.c, SYSTEM_CGDIR; version 1: slurm/system, slurm_NODE/system).
+// slurmdGroup matches slurmd's own control group, in which hooks run: its unit's, or with MemSpecLimit or CoreSpecCount
+// the limited group "system" (cgroup_v2.c, SYSTEM_CGDIR; version 1: slurm/system, slurm_NODE/system).
 var slurmdGroup = pattern.Lazy(`/(?:slurmd\.service|[^/]*slurmstepd\.scope/system|slurm[^/]*/system)(?:/|\n|$)`)
 
-// LeaveSlurm takes this process, and what it starts, out of Slurm's control groups. With PrologFlags=RunInJob a hook
-// runs inside the job: the MPS daemon that it starts for all sharers would end with the job, and count against its
-// memory. Otherwise it runs beside slurmd: the daemon and its servers would get by on what MemSpecLimit and
-// CoreSpecCount leave to slurmd, and outlive its unit's restart by KillMode=process only. root is "" but in tests.
-// Elsewhere it does nothing.
+// LeaveSlurm moves this process, and so what it starts, out of Slurm's control groups. With PrologFlags=RunInJob a hook
+// runs inside the job, whose end would end the shared MPS daemon, and whose memory limit would count it. Otherwise the
+// hook runs beside slurmd: MemSpecLimit and CoreSpecCount would limit the daemon and its servers, and they would
+// survive a restart of slurmd's unit only with KillMode=process. Outside of Slurm's groups LeaveSlurm does nothing.
+// root is "" except in tests.
 func LeaveSlurm(root string) error {
 	groups, err := os.ReadFile(filepath.Join(root, "/proc/self/cgroup"))
 	if err != nil {
@@ -119,7 +117,7 @@ func LeaveSlurm(root string) error {
 	return errors.Join(errs...)
 }
 
-// inherit gives a cpuset of version 1 its parent's: an empty one takes no process.
+// inherit copies the parent's settings to a cpuset of version 1, which takes no process while it is empty.
 func inherit(parent, child string) {
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 		if text, err := os.ReadFile(filepath.Join(parent, name)); err == nil {

@@ -10,39 +10,38 @@ import (
 	"time"
 )
 
-// Hook is one node's hooks.
+// Hook runs the hooks of one node.
 type Hook struct {
 	Dir Dir
 	MPS *MPS // nil = none on this node
-	// Shard: GPUs are shared by gres/shard. A prolog then can't see whether a job
-	// shares, so every job with one GPU gets a daemon, and a server with its first client; the task prolog knows.
+	// Shard: GPUs are shared by gres/shard, so the prolog can't see whether a job shares. Every job with one GPU gets a
+	// daemon, and a server with its first client; the task prolog sees the shares.
 	Shard bool
-	// Controller is asked what CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is to hold a sharer to on Volta and later, by drivers
-	// from release 495 on (CUDA 11.5): what its application needs and a part of what is left. An allocation beyond that
-	// fails. nil = there are no limits.
+	// Controller sets CUDA_MPS_PINNED_DEVICE_MEM_LIMIT on Volta and later with drivers from 495 (CUDA 11.5) on: what the
+	// job's application needs plus a part of what is left. Allocations beyond it fail. nil = no limits.
 	Controller *Controller
-	// FrameworkEnv: a job that may share is told not to take the whole card at its start; see frameworkEnv.
+	// FrameworkEnv: jobs that may share keep JAX and TensorFlow from taking the whole card; see frameworkEnv.
 	FrameworkEnv bool
-	// Cards are the node's GPUs that are known.
+	// Cards are the node's known GPUs.
 	Cards []Card
-	// Constrains: Slurm keeps each job's processes to the GPUs that it has.
+	// Constrains: Slurm confines each job's processes to the job's GPUs.
 	Constrains bool
-	// HidesMemory: each job has a /dev/shm of its own, from where its processes don't reach an MPS server.
+	// HidesMemory: each job has its own /dev/shm, in which its processes can't reach an MPS server.
 	HidesMemory bool
-	// Contains: Slurm has a process of its own on each of a job's nodes for as long as the job is there.
+	// Contains: while a job runs, Slurm has an extern step on each of its nodes (PrologFlags=Contain).
 	Contains bool
-	// Proc is where processes are looked for; "" = /proc.
+	// Proc is the proc file system; "" = /proc.
 	Proc string
 	Now  func() time.Time
 }
 
-// othersThan are those of a GPU's jobs beside j that may share it.
+// othersThan returns the jobs on j's GPU, without j, that may share the GPU.
 func (h *Hook) othersThan(j *Job, jobs []*Job) []*Job {
 	return slices.DeleteFunc(slices.Clone(jobs), func(o *Job) bool { return o.JobID == j.JobID || !h.mayShare(o) })
 }
 
-// learn takes over which cards Slurm's numbers mean, where that is known: Slurm names MIG instances to its hooks, from
-// 25.11 on all cards that it has found by itself, and the job's file has what its prolog knew.
+// learn trusts UUIDs that Slurm passed to the prolog over numbers derived from its configuration. Slurm passes the
+// UUIDs of MIG instances, from 25.11 on of all cards that AutoDetect found; the job's file keeps them for the epilog.
 func (h *Hook) learn(gpus []int, uuids []string) {
 	if len(uuids) != len(gpus) {
 		return
@@ -59,17 +58,17 @@ func (h *Hook) learn(gpus []int, uuids []string) {
 	}
 }
 
-// named reports whether a card is named to jobs of shares by its UUID: beside MIG instances CUDA doesn't count as Slurm
-// does.
+// named reports whether jobs of shares get the card's UUID: beside MIG instances CUDA numbers cards differently from
+// Slurm.
 func (h *Hook) named(c Card) bool { return c.UUID != "" && slices.ContainsFunc(h.Cards, Card.mig) }
 
-// alone reports whether no process of a job can reach another GPU of the node than the job's.
+// alone reports whether a job's processes can reach no GPU of the node but the job's own.
 func (h *Hook) alone() bool {
 	return h.Constrains || len(slices.DeleteFunc(slices.Clone(h.Cards), func(c Card) bool { return c.Lost })) == 1
 }
 
-// refresh determines the state of the GPU's MPS server, stores it for all hooks, and marks the given jobs that lost
-// their work with it. asked is the error of the query to the daemon, if it failed. The caller holds the GPU's lock.
+// refresh updates the stored state of the GPU's MPS server and marks the given jobs if they lost their work with the
+// server. asked is the error of querying the daemon. The caller holds the GPU's lock.
 func (h *Hook) refresh(ctx context.Context, gpu int, jobs []*Job) (s Server, asked, err error) {
 	was := h.Dir.Server(gpu)
 	s, lost, by := h.MPS.inspect(gpu, false)
@@ -95,12 +94,12 @@ func (h *Hook) refresh(ctx context.Context, gpu int, jobs []*Job) (s Server, ask
 	return s, asked, err
 }
 
-// mayShare reports whether other jobs can be on j's GPU at the same time, from what a prolog can see.
+// mayShare reports whether, as far as the prolog can see, other jobs can be on j's GPU at the same time.
 func (h *Hook) mayShare(j *Job) bool {
 	return j.Sharer() || j.Percent == 0 && h.Shard
 }
 
-// onGPU runs do under a GPU's lock, with the jobs that are on it. Its error names the GPU.
+// onGPU calls do with the GPU's jobs while it holds the GPU's lock. Its error names the GPU.
 func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) (err error) {
 	defer func() {
 		if err != nil {
@@ -112,7 +111,7 @@ func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) (
 		return err
 	}
 	defer release()
-	// Read under the lock: other jobs come and go.
+	// Jobs come and go, so they are read under the lock.
 	jobs, err := List(h.Dir.Jobs())
 	if err != nil && len(jobs) == 0 {
 		return err
@@ -121,19 +120,19 @@ func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) (
 	return errors.Join(stale, do(jobs)) // an unreadable file doesn't matter if the rest can be read
 }
 
-// How long a job without processes may stay before it counts as one that ended without an epilog. With
-// PrologFlags=Contain Slurm has a process on each of a job's nodes for as long as the job is there. Otherwise a session
-// of salloc has none between two commands, and a job of several nodes none on all but the first: no hook can ask Slurm
-// whether such a job is still there, and one that ended unseen keeps its MPS daemon for a day. The shortest time
-// applies where the GPU's shares show that a job must be gone.
+// How long a job without processes may be listed before it counts as ended without an epilog. With PrologFlags=Contain
+// Slurm keeps a process on each of a running job's nodes. Without it, a session of salloc has no process between two
+// commands, and a job of several nodes may have processes on the first node only. A hook can't ask Slurm whether such a
+// job still runs, so a job that ended without an epilog keeps its MPS daemon for a day. The shortest limit applies when
+// the GPU's shares add up to more than a GPU: then one of the jobs has certainly ended.
 const (
 	contained   = 10 * time.Minute
 	uncontained = 24 * time.Hour
 	overfull    = time.Minute
 )
 
-// closeStale closes a GPU's jobs that ended without an epilog, as Slurm's daemon was killed. It returns the jobs that
-// are there, and an error that names unreadable ones.
+// closeStale closes the GPU's jobs that ended without an epilog because slurmd was killed. It returns the jobs that
+// remain; the error names the closed ones.
 func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 	now, sum, limit := h.Now(), 0, uncontained
 	if h.Contains {
@@ -150,7 +149,7 @@ func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 	}
 	var there []*Job
 	var errs []error
-	steps := sync.OnceValue(func() (of []int64) { // whose steps run on this node
+	steps := sync.OnceValue(func() (of []int64) { // jobs with a step on this node
 		for _, pid := range pids(h.Proc) {
 			of = append(of, StepOf(procDir(h.Proc, pid)))
 		}

@@ -1,8 +1,11 @@
-// Package prolog is what happens on a node at a job's start and end: a file announces the job to
-// the node agent, and each GPU that is shared has an MPS daemon.
+// Package prolog holds the hooks at a job's start and end on a node: a file announces the job to the node agent, and
+// each shared GPU has an MPS daemon.
 //
-// A hook must never cost a job or a node: Slurm drains a node after its prolog has failed. So
-// nothing here may hang, and its callers always exit with 0.
+// A hook must never cost a job or a node: Slurm drains a node whose prolog fails. So nothing here may hang, and the
+// callers always exit with 0.
+//
+// Files call down this list only: settings; prolog, epilog, taskprolog; hook, server; numbers, slurmconf; controller,
+// steps, groups, mps, run, processes; cards, dir, job.
 package prolog
 
 import (
@@ -29,36 +32,35 @@ type Job struct {
 	UID         uint32 `json:"uid"`
 	User        string `json:"user"`
 	Comment     string `json:"comment,omitempty"`
-	// GPUs are gres.conf's indexes, UUIDs the same GPUs as NVML and CUDA name them, "" where that was not known.
+	// GPUs are indexes in gres.conf's order, UUIDs the names of the same GPUs in NVML and CUDA, "" = unknown.
 	GPUs  []int    `json:"gpus"`
 	UUIDs []string `json:"uuids,omitempty"`
-	// Percent is the share of the GPU in percent, 0 = a whole GPU or not known: with gres/shard a prolog can't see it.
+	// Percent is the share of the GPU, 0 = a whole GPU or unknown: a prolog doesn't see shares of gres/shard.
 	Percent int       `json:"percent,omitempty"`
 	Start   time.Time `json:"start"`
-	End     time.Time `json:"-"` // the time of its file among the ended ones; zero = it runs
+	End     time.Time `json:"-"` // the time of its file in ended; zero = it runs
 	// Node is slurmd's name for this node, "" = the host's.
 	Node string `json:"node,omitempty"`
 	// MPS: an MPS daemon was ready for the job when it began.
 	MPS bool `json:"mps,omitempty"`
-	// MemLimitMiB is the most memory that each of the job's processes may have of its GPU by its profile, MiB; 0 = no
-	// limit.
+	// MemLimitMiB limits the GPU memory of each of the job's processes, by its profile; 0 = no limit.
 	MemLimitMiB int64 `json:"mem_limit_mib,omitempty"`
-	// ByHand: the job's owner, and not the bridge, has chosen its part of the GPU.
+	// ByHand: the job's owner, not the bridge, chose its part of the GPU.
 	ByHand bool `json:"by_hand,omitempty"`
-	// MPSFault is when the hooks found that the MPS server this job shares its GPU
-	// through had faulted or died, or took it not, where it can't compute without; zero = it hasn't. One client's fault
-	// ends what all of them compute, so the job may be its victim rather than its cause.
+	// MPSFault is when the hooks found that the job's MPS server had faulted or died, or that the job has no server on a
+	// GPU that it can't use without; zero = neither. A fault of one client ends the work of all, so the job may be victim
+	// or cause.
 	MPSFault time.Time `json:"mps_fault,omitzero"`
-	// MPSFaultBy are the processes that it was the fault of, where the server has said so.
+	// MPSFaultBy lists the pids that the MPS server blamed.
 	MPSFaultBy []int `json:"mps_fault_by,omitempty"`
 }
 
-// Sharer reports whether the job has a part of a GPU, as far as a prolog sees it.
+// Sharer reports whether the job is known to have a part of a GPU.
 func (j *Job) Sharer() bool { return j.Percent > 0 && j.Percent < 100 }
 
 // Errors of FromEnv.
 var (
-	// ErrNoGPU: the job has no GPU, and nothing is to be done for it.
+	// ErrNoGPU: the job has no GPU and needs nothing.
 	ErrNoGPU = errors.New("the job has no GPU")
 	// ErrBadEnv: Slurm's variables make no sense.
 	ErrBadEnv = errors.New("bad environment")
@@ -141,7 +143,7 @@ func clean(s string, n int) string {
 	return s
 }
 
-// sluidShape is a SLUID: 's' and 13 digits of Crockford's base 32.
+// sluidShape matches a SLUID: 's' and 13 digits of Crockford's base 32.
 const sluidShape = `s[0-9A-HJKMNP-TV-Z]{13}`
 
 var sluid = pattern.Lazy(`^` + sluidShape + `$`)

@@ -19,21 +19,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MPS runs one control daemon for each shared GPU: one daemon for several GPUs
-// would spread a fault of one to all of them.
+// MPS runs one control daemon per shared GPU: a fault in a daemon of several GPUs would spread to all of them.
 type MPS struct {
 	Dir Dir
 	// Control is the path of nvidia-cuda-mps-control.
 	Control string
-	// Cards are the GPUs that are known; others are named to CUDA by their index.
+	// Cards are the known GPUs. CUDA is given the index of a GPU that is not among them.
 	Cards []Card
-	// Multiuser starts daemons with -multiuser-server where the driver knows it (Volta and later, driver 555 and later):
-	// one server for all users. Otherwise the job's user's own server is started ahead of the first client.
+	// Multiuser starts daemons with -multiuser-server if the driver knows it (Volta and later, driver 555 and later): one
+	// server for all users. Otherwise the server of the job's user is started before the first client connects.
 	Multiuser bool
 	// Env is added to the daemon's environment.
 	Env []string
-	// Answer is how long a daemon may take to answer before it counts as hung, half of what it may take to start a
-	// server, and three times what it may take to end.
+	// Answer is how long a daemon may take to answer before it counts as hung. It may take twice as long to start a
+	// server, and a third as long to end.
 	Answer time.Duration
 	// Proc is where processes are looked for; "" = /proc.
 	Proc string
@@ -47,15 +46,14 @@ func (m *MPS) Pipe(gpu int) string { return m.Dir.gpu(gpu, "pipe") }
 
 func (m *MPS) log(gpu int) string { return m.Dir.gpu(gpu, "log") }
 
-// Ensure makes sure that the GPU's daemon runs and answers, for a client of the given user. The caller holds the GPU's
-// lock. A daemon that doesn't answer is replaced, but not from under jobs in use of it: on a busy node one may be slow,
-// and without it they would fail.
+// Ensure makes sure that the GPU's daemon runs and answers, and admits the user. A daemon that doesn't answer is
+// replaced unless jobs use it: it may be slow on a busy node, and its jobs would fail without it. The caller holds the
+// GPU's lock.
 //
-// ahead: the user's server is started before the first client needs one; serves says whether it takes clients. Where
-// the client may never come no server is started: in the mode EXCLUSIVE_PROCESS one keeps every other process from the
-// GPU.
+// ahead: start the user's server before the first client connects; serves reports when it is ready. If the client may
+// never come, no server is started: in EXCLUSIVE_PROCESS mode it would keep all other processes off the GPU.
 func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool) error {
-	// A client of a daemon for all users that says nothing stops it for all others (555), for as long as it likes.
+	// One silent client stops a daemon for all users (555), and nothing ends that client.
 	patient, cancel := context.WithTimeout(ctx, 2*m.Answer)
 	defer cancel()
 	for !m.answers(patient, gpu) {
@@ -71,7 +69,7 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool
 			return err
 		}
 	}
-	// The daemon may have been another user's before.
+	// The daemon may have served another user before.
 	if err := m.letIn(gpu, uid); err != nil || !ahead || m.multiuser(gpu) {
 		return err
 	}
@@ -79,12 +77,12 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool
 	return err
 }
 
-// multiuser reports whether the GPU's daemon serves all users: it was asked to, and its driver knows how.
+// multiuser reports whether the GPU's daemon serves all users, which needs the setting and a driver that knows it.
 func (m *MPS) multiuser(gpu int) bool { return m.Multiuser && !m.Dir.oneUser(gpu) }
 
-// letIn gives access to a daemon's folders to root and to the user that is served, or to all users. Before that the
-// daemon's files that any user could write to are closed: they would fill the file system that jobs' files are on. No
-// client opens them: libcuda (470 to 555) names neither.
+// letIn opens the daemon's folders to the served user, or to all users. It also closes the daemon's files that any user
+// could write, and so could fill the file system of the jobs' files. Clients don't open these files: libcuda 470 to 555
+// names neither.
 func (m *MPS) letIn(gpu int, uid uint32) error {
 	var errs []error
 	for _, name := range []string{"control_lock", "nvidia-cuda-mps-control.pid"} { // the latter from driver 550 on
@@ -108,8 +106,8 @@ func (m *MPS) start(ctx context.Context, gpu int) error {
 	if c.Lost {
 		return errors.New("the driver has lost it: no MPS daemon for it")
 	}
-	// A daemon that hangs would hold the pipe directory; what a dead one left would
-	// keep a new one from starting. Servers stay: jobs may be computing on them.
+	// A hung daemon would hold the pipe directory, and files of a dead one would keep a new one from starting. Servers
+	// stay, because jobs may compute on them.
 	m.kill(gpu, controlName)
 	old := m.log(gpu) + ".old" // the last daemon's log may say why it went
 	err := errors.Join(os.RemoveAll(m.Pipe(gpu)), m.Dir.remove(gpu, serverFile), os.RemoveAll(old),
@@ -124,11 +122,11 @@ func (m *MPS) start(ctx context.Context, gpu int) error {
 	return err
 }
 
-// errOneUser says that the driver's daemon has no -multiuser-server. Those of 470, 535 and 550 then take the command
-// line for none, and look for a daemon to talk to.
+// errOneUser: the driver's control program has no -multiuser-server. Those of 470, 535 and 550 take the option for a
+// client's command line and look for a running daemon.
 var errOneUser = errors.New("the driver's MPS knows no -multiuser-server")
 
-// launch starts the daemon, for all users or for the servers of one after the other, and waits until it answers.
+// launch starts the daemon, for all users or for one user at a time, and waits until it answers.
 func (m *MPS) launch(ctx context.Context, gpu int, multiuser bool) error {
 	for _, d := range []string{m.Pipe(gpu), m.log(gpu)} {
 		if err := os.MkdirAll(d, 0o700); err != nil { // until letIn
@@ -164,10 +162,10 @@ func (m *MPS) launch(ctx context.Context, gpu int, multiuser bool) error {
 	return nil
 }
 
-// detached runs a command with the given input and returns what it prints. The command has a session of its own: what
-// hasn't one is killed when the prolog ends. At the deadline its whole group is killed; a descriptor that is kept open
-// longer doesn't hold the job up. A hook that is killed takes the command along, though not the daemon that it has
-// started.
+// detached runs a command in its own session with the given input and returns what it prints; without a session of its
+// own the daemon would be killed at the end of the prolog. At the deadline the whole process group is killed. Output
+// goes to a file, so a daemon that keeps its descriptors open doesn't delay the job. If the hook is killed the command
+// ends too, but not a daemon that it started.
 func detached(cmd *exec.Cmd, input string) (string, error) {
 	in, err := inMemory(input)
 	if err != nil {
@@ -194,7 +192,8 @@ func (m *MPS) environ(gpu int) []string {
 	}, m.Env...)
 }
 
-// serverPath is where a daemon looks for the server: beside itself first, as a driver that isn't the system's has them.
+// serverPath lists the folders in which a daemon finds its server: first its own, because a driver may be installed
+// outside the system's folders.
 func serverPath(control string) []string {
 	dirs := []string{filepath.Dir(control)}
 	if real, err := filepath.EvalSymlinks(control); err == nil && filepath.Dir(real) != dirs[0] {
@@ -214,7 +213,7 @@ func (m *MPS) command(ctx context.Context, gpu int, line string) (string, error)
 	return out, nil
 }
 
-// question gives the daemon one command that it is to answer soon.
+// question sends the daemon a command that takes it a moment only.
 func (m *MPS) question(ctx context.Context, gpu int, line string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.Answer)
 	defer cancel()
@@ -234,9 +233,9 @@ func (m *MPS) answers(ctx context.Context, gpu int) bool {
 	return err == nil
 }
 
-// present reports whether a daemon listens at the GPU's control socket. It sends no query and may be called as any
-// user. Neither the socket's file nor a pid file says so: the file outlives its daemon, and the pid file, which drivers
-// from 550 on write, any user can write. A listener of another user than root or this process's own is none.
+// present reports whether a daemon listens at the GPU's control socket. It sends no query and works as any user. The
+// socket's file proves nothing, because it outlives the daemon; nor does the pid file of drivers from 550 on, which any
+// user can write. A listener that is neither root's nor this process's user's doesn't count.
 func (m *MPS) present(gpu int) bool {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -245,7 +244,7 @@ func (m *MPS) present(gpu int) bool {
 	defer unix.Close(fd)
 	err = unix.Connect(fd, &unix.SockaddrUnix{Name: filepath.Join(m.Pipe(gpu), "control")})
 	if errors.Is(err, unix.EAGAIN) {
-		return true // so many wait for it already
+		return true // its backlog is full
 	}
 	if err != nil {
 		return false
@@ -254,7 +253,7 @@ func (m *MPS) present(gpu int) bool {
 	return err == nil && (peer.Uid == 0 || int(peer.Uid) == os.Geteuid())
 }
 
-// Release ends the GPU's daemon. The caller holds the GPU's lock and has seen that no job shares the GPU any more.
+// Release ends the GPU's daemon. The caller holds the GPU's lock and knows that no job shares the GPU.
 func (m *MPS) Release(ctx context.Context, gpu int) error {
 	if _, err := os.Stat(m.Pipe(gpu)); err != nil {
 		return nil // there is none
@@ -263,8 +262,8 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 	bounded, cancel := context.WithTimeout(ctx, quit+m.Answer)
 	_, err := m.command(bounded, gpu, fmt.Sprintf("quit -t %d", int(quit.Seconds())))
 	if bounded.Err() == nil {
-		// It has acknowledged, and may take a moment to end. The exit status says nothing: after a server has failed it is
-		// 0 or 1, as it happens.
+		// It has acknowledged and may take a moment to end. Its exit status means nothing: after a server's failure it is 0
+		// or 1 at random.
 		runs := func(pid int) bool { return slices.Contains([]string{controlName, serverName}, program(m.Proc, pid)) }
 		for ends := time.Now().Add(m.Answer / 3); slices.ContainsFunc(all, runs) && time.Now().Before(ends) &&
 			bounded.Err() == nil; {
@@ -272,7 +271,7 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 		}
 	}
 	cancel()
-	// What is left hangs, or has lost its daemon, and is of no use.
+	// Processes that are left hang or have lost their daemon.
 	killed, forced := m.clear(gpu)
 	if killed > 0 {
 		forced = errors.Join(fmt.Errorf("the MPS daemon did not end by itself, %d of its processes were killed", killed), err,
@@ -281,8 +280,8 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 	return forced
 }
 
-// clear ends by force what there is of a GPU's daemon and servers, and returns how many processes that were. The caller
-// holds the GPU's lock and has seen that no job shares the GPU.
+// clear kills the GPU's daemon and servers and returns the number of killed processes. The caller holds the GPU's lock
+// and knows that no job shares the GPU.
 func (m *MPS) clear(gpu int) (killed int, err error) {
 	if _, err := os.Stat(m.Pipe(gpu)); err != nil {
 		return 0, nil // there is nothing, as at nearly all prologs
@@ -291,11 +290,10 @@ func (m *MPS) clear(gpu int) (killed int, err error) {
 	return killed, errors.Join(os.RemoveAll(m.Pipe(gpu)), m.Dir.remove(gpu, serverFile), m.Dir.remove(gpu, userFile))
 }
 
-// kill ends with SIGKILL the processes of the named programs that belong to the
-// GPU's pipe directory, and returns how many there were.
+// kill kills the processes of the named programs that belong to the GPU's pipe directory, and returns their number.
 func (m *MPS) kill(gpu int, names ...string) int { return m.killOf(gpu, m.Dir.served(gpu), names...) }
 
-// killOf is kill where the served user is known.
+// killOf is kill for a known served user.
 func (m *MPS) killOf(gpu int, served int64, names ...string) (n int) {
 	for _, pid := range pids(m.Proc) {
 		is := func() bool { return m.runs(gpu, pid, served, names) }
@@ -306,7 +304,7 @@ func (m *MPS) killOf(gpu int, served int64, names ...string) (n int) {
 	return n
 }
 
-// running are the processes of the named programs that belong to the GPU's pipe directory.
+// running returns the pids of the named programs that belong to the GPU's pipe directory.
 func (m *MPS) running(gpu int, names ...string) (found []int) {
 	served := m.Dir.served(gpu)
 	for _, pid := range pids(m.Proc) {
@@ -317,11 +315,11 @@ func (m *MPS) running(gpu int, names ...string) (found []int) {
 	return found
 }
 
-// runs reports whether a process is of one of the named programs and belongs to the GPU's pipe directory. It is known
-// by its program's name and by the environment that it was started with: a pid file may be of a process that has long
-// been another. Any user can start processes like that, by the thousand. So a daemon is root's, or this process's own
-// user's, a server that (one for all users is root's, seen on 555) or the served user's, and of others nothing more is
-// read.
+// runs reports whether a process is one of the named programs and belongs to the GPU's pipe directory. It goes by the
+// program's name and the environment at its start, since the pid in a pid file may have been reused. Any user can start
+// thousands of processes that look like these, so the owner is checked first: a daemon belongs to root or to this
+// process's user, a server to one of them (a server for all users is root's, seen on 555) or to the served user.
+// Nothing more is read of other users' processes.
 func (m *MPS) runs(gpu, pid int, served int64, names []string) bool {
 	if !short(m.Proc, pid) {
 		return false
@@ -341,8 +339,7 @@ const (
 	serverLog  = "server.log"
 )
 
-// readLog returns the whole lines that were added to a log beyond the first n bytes, 64 KiB at most, and where they
-// end.
+// readLog returns the whole lines after the first n bytes of a log, at most its last 64 KiB, and the offset after them.
 func (m *MPS) readLog(gpu int, name string, n int64) (string, int64) {
 	f, err := os.Open(filepath.Join(m.log(gpu), name))
 	if err != nil {

@@ -25,15 +25,14 @@ import (
 //   - Where a job can reach all GPUs, it computes on the one that CUDA calls by this number, in PCI order, whatever
 //     gres.conf says: jobs of whole GPUs do, and so must sharers.
 //
-// A job of shares of a MIG instance is given the number alone: gres.c's _create_shared_rec doesn't copy an instance's
-// UUID.
+// A job of shares of a MIG instance gets the number alone: _create_shared_rec of gres.c doesn't copy the UUID.
 //
-// A Slurm built without NVML takes AutoDetect=nvml for off, and AutoDetect=full takes what it finds. Where what it may
-// have done leads to different cards, the number means none that is known. Nor does it while GPUs are cut into other
-// instances than the agent has listed.
+// A Slurm built without NVML treats AutoDetect=nvml as off, and AutoDetect=full takes what it finds. If Slurm could have
+// numbered the cards in more than one way, a number maps to no card. Nor does it after GPUs were cut into instances that
+// the agent hasn't listed.
 
-// number sets the cards' indexes to Slurm's numbers, of those that mean a card for sure. It returns how many others
-// there are.
+// number sets the index of each card that one of Slurm's numbers certainly means. It returns how many of Slurm's
+// numbers are left.
 func (s *site) number(cards []Card, proc string) (uncertain int) {
 	caps, stale := migCaps(proc), staleCards(cards, proc)
 	for i := range cards {
@@ -63,7 +62,7 @@ func (s *site) number(cards []Card, proc string) (uncertain int) {
 	return uncertain
 }
 
-// orders are the ways in which Slurm may have numbered the cards, each a list of places in cards by number.
+// orders returns the ways in which Slurm may have numbered the cards, each as positions in cards by number.
 func (s *site) orders(cards []Card) [][]int {
 	byFile := s.detected(cards, func(a, b Card) int { return cmp.Compare(a.Minor, b.Minor) })
 	byBus := s.detected(cards, func(a, b Card) int { return cmp.Compare(a.NVMLIndex, b.NVMLIndex) })
@@ -79,7 +78,7 @@ func (s *site) orders(cards []Card) [][]int {
 	case strings.Contains(s.detect, "nvidia") && !slices.ContainsFunc(cards, Card.mig):
 		return [][]int{s.reached(byFile, cards)}
 	default:
-		return nil // other makers' cards, or GPUs in MIG mode, which it hands out whole
+		return nil // cards of other makers, or GPUs in MIG mode, which AutoDetect=nvidia hands out whole
 	}
 	if named != nil {
 		orders = append(orders, s.reached(named, cards))
@@ -87,9 +86,9 @@ func (s *site) orders(cards []Card) [][]int {
 	return orders
 }
 
-// reached are the cards that jobs reach by Slurm's numbers: those of its own order where it keeps each job to its
-// devices, and else CUDA's. CUDA counts cards that are alike by PCI bus; of others, lost ones and MIG instances its
-// count isn't known.
+// reached returns the cards on which jobs compute: own, Slurm's order, if Slurm confines jobs to their devices,
+// otherwise CUDA's order. CUDA numbers identical cards by PCI bus. Its order is unknown if cards differ, if one is
+// lost, and for MIG instances.
 func (s *site) reached(own []int, cards []Card) []int {
 	var there []int
 	for i, c := range cards {
@@ -108,7 +107,7 @@ func (s *site) reached(own []int, cards []Card) []int {
 	return out
 }
 
-// named are the cards that gres.conf names by their device files, in Slurm's order; nil = it names none.
+// named returns the cards that gres.conf names by device files, in Slurm's order; nil if it names none.
 func (s *site) named(cards []Card) []int {
 	place := func(files []string) int {
 		minor, caps := unknown, []string{}
@@ -121,13 +120,13 @@ func (s *site) named(cards []Card) []int {
 		}
 		found := unknown
 		for i, c := range cards {
-			// An instance is named by the files that give access to it: those of its GPU instance and its compute instance.
+			// gres.conf names an instance by the capability files of its GPU instance and its compute instance.
 			anothers := func(f string) bool { return f != capFile(c.files.gi) && f != capFile(c.files.ci) }
 			if c.Minor != minor || c.mig() != (len(caps) > 0) || c.mig() && slices.ContainsFunc(caps, anothers) {
 				continue
 			}
 			if found != unknown {
-				return unknown // files that several instances have
+				return unknown // several instances have these files
 			}
 			found = i
 		}
@@ -155,7 +154,7 @@ func (s *site) named(cards []Card) []int {
 	return out
 }
 
-// detected are the cards that Slurm finds by itself: whole ones in an order, then MIG instances.
+// detected returns the cards that Slurm detects: whole cards sorted by order, then MIG instances.
 func (s *site) detected(cards []Card, order func(a, b Card) int) []int {
 	var all []int
 	want, working := 0, 0
@@ -168,14 +167,14 @@ func (s *site) detected(cards []Card, order func(a, b Card) int) []int {
 		}
 	}
 	for i, c := range cards {
-		// Slurm has a lost card if it was there when its daemon began: then as many are wanted. It has no instance whose
-		// files it doesn't find.
+		// slurmd knows a card that was lost after slurmd's start; slurm.conf then wants more cards than work. It knows no
+		// instance whose files it can't find.
 		if (!c.Lost || s.wanted == nil || want > working) && !(c.mig() && c.files == (access{})) {
 			all = append(all, i)
 		}
 	}
 	if s.wanted != nil && want < len(all) {
-		// It takes those with the first files that are of a wanted type.
+		// Slurm takes the cards of a wanted type whose files come first.
 		all = s.chosen(all, cards)
 	}
 	slices.SortFunc(all, func(a, b int) int {
@@ -193,12 +192,13 @@ func (s *site) detected(cards []Card, order func(a, b Card) int) []int {
 	return all
 }
 
-// byFiles is the natural order of cards' files, such as "/dev/nvidia0,/dev/nvidia-caps/nvidia-cap12,…".
+// byFiles compares cards by the natural order of their files, "/dev/nvidia0,/dev/nvidia-caps/nvidia-cap12,…".
 func byFiles(a, b Card) int {
 	return cmp.Or(cmp.Compare(a.Minor, b.Minor), cmp.Compare(a.files.gi, b.files.gi), cmp.Compare(a.files.ci, b.files.ci))
 }
 
-// chosen are as many of the cards as slurm.conf wants, by their types, the longest first (_normalize_sys_gres_types).
+// chosen returns as many cards as slurm.conf wants, matching its types, the longest name first
+// (_normalize_sys_gres_types).
 func (s *site) chosen(all []int, cards []Card) (out []int) {
 	wanted := slices.SortedStableFunc(slices.Values(s.wanted),
 		func(a, b gpuCount) int { return len(b.kind) - len(a.kind) })
@@ -225,7 +225,7 @@ const nvidiaMajor = 195
 
 var nvidiaFile = pattern.Lazy(`^nvidia(\d+)$`)
 
-// minorOf is the number N of a GPU's device file, by what it is or else by its name.
+// minorOf returns N of a device file nvidiaN, by its device number or else its name.
 func minorOf(file string) (int, bool) {
 	var st unix.Stat_t
 	if unix.Stat(file, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && unix.Major(st.Rdev) == nvidiaMajor {
@@ -239,7 +239,7 @@ func minorOf(file string) (int, bool) {
 	return n, err == nil
 }
 
-// instance is a MIG instance of a GPU: the number of the GPU's device file, its GPU instance, its compute instance.
+// instance identifies a MIG instance by the minor number of its GPU, its GPU instance and its compute instance.
 type instance struct{ gpu, gi, ci int }
 
 const capFiles = "nvidia-cap"
@@ -248,8 +248,7 @@ func capFile(n int) string { return capFiles + strconv.Itoa(n) }
 
 var migAccess = pattern.Lazy(`(?m)^gpu(\d+)/gi(\d+)/(?:ci(\d+)/)?access (\d+)$`)
 
-// migCaps are the files that give access to instances, as the driver numbers them, whether the instances are there or
-// not.
+// migCaps returns the driver's capability files by instance, including instances that don't exist at the moment.
 func migCaps(proc string) map[instance]access {
 	text, err := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), "driver/nvidia-caps/mig-minors"))
 	if err != nil {
@@ -259,7 +258,7 @@ func migCaps(proc string) map[instance]access {
 	for _, m := range migAccess().FindAllStringSubmatch(string(text), -1) {
 		var n [4]int
 		for i := range n {
-			n[i], _ = strconv.Atoi(m[1+i]) // a number that is too large is no device's
+			n[i], _ = strconv.Atoi(m[1+i]) // no device has a number too large for int
 		}
 		if of := (instance{n[0], n[1], n[2]}); m[3] == "" {
 			gis[of] = n[3]
@@ -274,10 +273,10 @@ func migCaps(proc string) map[instance]access {
 	return out
 }
 
-// Cut is how the node's GPUs are cut into MIG instances, as the driver shows it under proc ("" = /proc), without a GPU
-// being opened: "gpu0/mig/gi7/ci0 gpu0/mig/gi8/ci0", by the GPU's minor number (os.c, nv-caps.c of NVIDIA's open kernel
-// modules). Instances that are made again alike have the UUIDs that they had: the driver makes one of the GPU, the GPU
-// instance's number and the engine of its compute instance (nvGenerateSmcUuid).
+// Cut lists the node's MIG instances as the driver shows them under proc ("" = /proc), by their GPU's minor number:
+// "gpu0/mig/gi7/ci0 gpu0/mig/gi8/ci0" (os.c, nv-caps.c of NVIDIA's open kernel modules). Reading it opens no GPU.
+// Instances that are made again in the same way have the same UUIDs, since the driver derives the UUID from the GPU,
+// the GPU instance's number and the engine of its compute instance (nvGenerateSmcUuid).
 func Cut(proc string) string {
 	folder := filepath.Join(cmp.Or(proc, "/proc"), "driver/nvidia/capabilities")
 	found, _ := filepath.Glob(filepath.Join(folder, "gpu*/mig/gi*/ci*")) // the pattern is good
@@ -287,7 +286,7 @@ func Cut(proc string) string {
 	return strings.Join(found, " ")
 }
 
-// staleCards returns whether what is listed of a card isn't true any more: GPUs are cut into other instances.
+// staleCards returns a function that reports whether a card's GPU was cut into other instances since it was listed.
 func staleCards(cards []Card, proc string) func(Card) bool {
 	var listed []string
 	there := strings.Fields(Cut(proc))

@@ -17,8 +17,8 @@ const (
 	shortName   = "nvidia-cuda-mps" // of both, which the kernel cuts after 15 characters
 )
 
-// killIf ends a process with SIGKILL if it is still the one that is meant: between a look at /proc and the signal it
-// may have ended, and its number be another's. FindProcess holds it, by a pidfd (Linux 5.4), while is looks again.
+// killIf kills a process if is still holds for it. Between a look at /proc and the signal a process may end and its pid
+// be reused, so FindProcess pins it by a pidfd (Linux 5.4) before is looks again.
 func killIf(pid int, is func() bool) bool {
 	p, err := os.FindProcess(pid)
 	if err != nil {
@@ -28,7 +28,7 @@ func killIf(pid int, is func() bool) bool {
 	return is() && p.Kill() == nil
 }
 
-// pids are the processes, but for the first and this one.
+// pids returns the pids of all processes except 1 and this one.
 func pids(proc string) (out []int) {
 	entries, _ := os.ReadDir(cmp.Or(proc, "/proc"))
 	for _, e := range entries {
@@ -44,7 +44,7 @@ func procDir(proc string, pid int) string {
 	return filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid))
 }
 
-// procFile is what a file of a process says, nothing of a process that has gone.
+// procFile reads a file of a process's folder, empty if the process has gone.
 func procFile(proc string, pid int, name string) []byte {
 	text, _ := os.ReadFile(filepath.Join(procDir(proc, pid), name))
 	return text
@@ -56,21 +56,21 @@ func has(proc string, pid int, variable string) bool {
 		func(kv []byte) bool { return string(kv) == variable })
 }
 
-// statOf are the fields of a process's stat from the state on (proc(5)). The name before may hold anything, blanks and
-// brackets too.
+// statOf returns the fields of a process's stat from the state on (proc(5)). The name before them may contain blanks
+// and brackets.
 func statOf(proc string, pid int) [][]byte {
 	stat := procFile(proc, pid, "stat")
 	return bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 }
 
-// short reports whether a process has the short name of MPS's programs, which the kernel keeps. It is read first: who
-// reads a process's command line or environment waits while the memory of that process is locked, as it is in a page
-// fault on a dead file system.
+// short reports whether a process has the name of an MPS program as the kernel shortens it. It is checked before
+// reading the command line or environment, which blocks while the process's memory map is locked, as in a page fault on
+// a dead file system.
 func short(proc string, pid int) bool {
 	return strings.TrimSpace(string(procFile(proc, pid, "comm"))) == shortName
 }
 
-// program is the name of the program of MPS that a process was started as, "" = it has gone, or is another.
+// program returns which MPS program a process was started as, "" if it has gone or is another program.
 func program(proc string, pid int) string {
 	if !short(proc, pid) {
 		return ""
@@ -79,7 +79,7 @@ func program(proc string, pid int) string {
 	return name[strings.LastIndexByte(name, '/')+1:]
 }
 
-// owner is the user that a process runs as, −1 = it has gone.
+// owner returns the effective uid of a process, −1 if it has gone.
 func owner(proc string, pid int) int64 {
 	for line := range strings.Lines(string(procFile(proc, pid, "status"))) {
 		if f := strings.Fields(line); len(f) > 2 && f[0] == "Uid:" {
@@ -91,12 +91,11 @@ func owner(proc string, pid int) int64 {
 	return -1
 }
 
-// exiting is the kernel's mark on a process that is ending (PF_EXITING, linux/sched.h):
-// it is set before the process's sockets are closed.
+// exiting is PF_EXITING (linux/sched.h): the kernel sets it before it closes an ending process's sockets.
 const exiting = 0x4
 
-// started is when a process began, in ticks since the boot, 0 = it has gone or is going.
-// It distinguishes the process that was meant from a later one with the same pid.
+// started returns a process's start in ticks since boot, 0 if it has gone or is ending. With the pid it identifies a
+// process even if the pid is reused.
 func started(proc string, pid int) uint64 {
 	f := statOf(proc, pid) // with the flags in place 6, and the time in place 19
 	if len(f) < 20 || string(f[0]) == "Z" {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Prolog writes the job's file and has an MPS daemon ready for a sharer.
+// Prolog writes the job's file and, for a sharer, starts the GPU's MPS daemon.
 func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	j, err := FromEnv(get, h.Now())
 	if errors.Is(err, ErrNoGPU) {
@@ -19,7 +19,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 		return err
 	}
 	h.learn(j.GPUs, strings.Split(get("CUDA_VISIBLE_DEVICES"), ","))
-	// One failure doesn't stop the rest: without a record there can still be MPS.
+	// One failure doesn't stop the rest: MPS works without a record.
 	var errs []error
 	for _, g := range j.GPUs {
 		c, known := card(h.Cards, g)
@@ -30,14 +30,14 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 		}
 	}
 	errs = append(errs, h.Dir.Begin(j))
-	// Before any lock is held: other hooks don't wait for the controller's answer.
+	// No lock is held here, so other hooks don't wait for the controller.
 	errs = append(errs, h.askTerms(ctx, j))
 	for _, g := range j.GPUs {
 		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
 			others := h.othersThan(j, jobs)
 			var err, given, left error
-			if len(others) == 0 && h.MPS != nil && !j.MPS { // else they are the job's own: its prolog was called before
-				// A daemon and its server have outlived the epilog of their last job: the server may keep this job from the GPU.
+			if len(others) == 0 && h.MPS != nil && !j.MPS { // j.MPS: the daemon is this job's own, from a first call of its prolog
+				// A daemon and its server outlived the epilog of their last job. The server may keep this job from the GPU.
 				_, left = h.MPS.clear(g)
 			}
 			if len(j.GPUs) > 1 {
@@ -48,7 +48,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 			case !h.mayShare(j):
 			case !known && len(h.Cards) > 0: // as said above
 			case c.Exclusive && h.HidesMemory:
-				// A server would keep the GPU from the job itself.
+				// The job's processes can't reach a server, which would have the GPU to itself.
 				err = errors.New("it is in the mode EXCLUSIVE_PROCESS, and jobs have a /dev/shm of their own, where they don't " +
 					"reach an MPS server: jobs that share it fail")
 			case h.MPS == nil:
@@ -60,7 +60,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 			if h.mayShare(j) && c.Exclusive && len(others) > 0 {
 				err = errors.Join(err, h.barred(j))
 			}
-			if h.mayShare(j) || h.named(c) { // Slurm tells a job of shares no more than an instance's number
+			if h.mayShare(j) || h.named(c) { // named: Slurm passes only the number of an instance
 				given = h.handOut(g, j)
 			}
 			return errors.Join(left, given, err)
@@ -72,10 +72,10 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	return errors.Join(errs...)
 }
 
-// awaitServer waits until the server that j is to compute through takes clients: of one that fails only when the job's
-// first process needs it, CUDA would tell the process. If the server fails, j goes without MPS. The GPU's lock is held
-// for each question, since the daemon loses some of the questions that come at once (tried on 470 to 555), and not
-// between them: jobs that start together wait side by side.
+// awaitServer waits until j's MPS server takes clients, so that a server that fails at its start fails here and not in
+// the job's first process. If the server fails, j goes without MPS. Each query holds the GPU's lock, because the daemon
+// loses some of several simultaneous queries (tried on 470 to 555). The lock is free between queries: jobs that start
+// together wait in parallel.
 func (h *Hook) awaitServer(ctx context.Context, gpu int, j *Job) error {
 	wait, cancel := context.WithTimeout(ctx, 2*h.MPS.Answer)
 	defer cancel()
@@ -103,8 +103,8 @@ func (h *Hook) askServer(ctx context.Context, gpu int, uid uint32) (bool, error)
 	return h.MPS.serves(ctx, gpu, uid)
 }
 
-// withoutServer takes MPS back from a job whose server has failed. The job has lost nothing: none of its processes was
-// there yet.
+// withoutServer marks j, whose server failed to start, as a job without MPS. j has lost no work: none of its processes
+// had started.
 func (h *Hook) withoutServer(ctx context.Context, gpu int, j *Job) error {
 	return h.onGPU(ctx, gpu, func(jobs []*Job) error {
 		j.MPS = false
@@ -120,8 +120,8 @@ func (h *Hook) withoutServer(ctx context.Context, gpu int, j *Job) error {
 	})
 }
 
-// barred marks a job beside others on a GPU that takes one process at a time, if it goes without MPS: it can't compute,
-// for want of a server, and runs again as after a server's fault.
+// barred marks a job that goes without MPS on an EXCLUSIVE_PROCESS GPU with other jobs. It can't get a context, so it
+// is treated as a victim of a server fault and runs again.
 func (h *Hook) barred(j *Job) error {
 	return h.Dir.change([]*Job{j}, func(j *Job) bool {
 		if j.MPS || !j.MPSFault.IsZero() {
@@ -132,18 +132,18 @@ func (h *Hook) barred(j *Job) error {
 	})
 }
 
-// share has the GPU's MPS daemon ready for job j beside the others that may share the GPU. The caller holds the GPU's
-// lock. Where the server has failed, or takes no clients, j computes without MPS, which the task prolog sees to.
+// share prepares the GPU's MPS daemon for j, where others are the GPU's other sharers. If the server has failed or is
+// full, j computes without MPS; the task prolog sees to that. The caller holds the GPU's lock.
 func (h *Hook) share(ctx context.Context, gpu int, j *Job, others []*Job) error {
 	var errs []error
 	if !h.MPS.multiuser(gpu) && slices.ContainsFunc(others, func(o *Job) bool { return o.MPS && o.UID != j.UID }) {
-		// Slurm has put it next to another user's job by hand-written shares. It would wait for the
-		// server until that job has ended; without the server, the two take turns.
+		// Hand-written shares put j next to another user's job. j's processes would wait for the server until that job ends;
+		// without MPS the two jobs take turns.
 		return fmt.Errorf("the MPS server serves another user; job %d goes without", j.JobID)
 	}
 	ready := false
 	if len(others) > 0 {
-		// A daemon that doesn't answer is Ensure's to deal with.
+		// Ensure deals with a daemon that doesn't answer.
 		s, asked, err := h.refresh(ctx, gpu, others)
 		errs = append(errs, err)
 		if !s.Takes() {
@@ -176,8 +176,8 @@ func goesWithout(s Server, j *Job) error {
 	return fmt.Errorf("the MPS server %s; job %d goes without", why, j.JobID)
 }
 
-// askTerms asks the controller for the terms of a job that is to share, and stores them with the job. If anything
-// fails, the job starts without a memory limit, which would protect its neighbours.
+// askTerms gets j's terms from the controller and stores them with the job. If that fails, j starts without a memory
+// limit; the limit only protects its neighbours.
 func (h *Hook) askTerms(ctx context.Context, j *Job) error {
 	if h.Controller == nil || h.MPS == nil || len(j.GPUs) != 1 || !h.mayShare(j) {
 		return nil

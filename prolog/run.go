@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// grace is what a hook gets beyond its deadline to clean up after itself.
+// grace is the extra time in which a hook cleans up after its deadline.
 const grace = 150 * time.Millisecond
 
-// ErrKilled says that a signal ended the process that did a hook's work. The hook can be called again.
+// ErrKilled: a signal ended the process that did the hook's work. The hook can be called again.
 var ErrKilled = errors.New("killed")
 
-// Child runs a program under a deadline that nothing can stretch and returns what it printed. A process that waits for
-// a dead disk can't end, not even by SIGKILL; its parent can leave it behind. Its errors are for a log: what the
-// program printed counts even if it failed.
+// Child runs a program under a strict deadline and returns what it printed. A process that waits for a dead disk can't
+// be ended, even by SIGKILL, but its parent can leave it behind. The error is for a log: the output counts even if the
+// program failed.
 func Child(deadline time.Duration, program string, args ...string) ([]byte, error) {
 	out, err := inMemory("")
 	if err != nil {
@@ -59,9 +59,9 @@ func Child(deadline time.Duration, program string, args ...string) ([]byte, erro
 	}
 }
 
-// inMemory makes a file in memory for what a program reads or prints. Of a pipe this process would have to read what is
-// left in it within some time after the program's end, since the program may have started another one that keeps the
-// pipe open; on a busy node the time may pass before this process is woken. A file has it all.
+// inMemory creates an in-memory file for a program's input or output. A pipe would have to be read until all writers
+// close it, which a daemon started by the program may never do; giving up after a while could lose output on a busy
+// node.
 func inMemory(text string) (*os.File, error) {
 	fd, err := unix.MemfdCreate("slurmbridge-hook", unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3, where no administrator can ask for the seal (vm.memfd_noexec)
@@ -75,14 +75,14 @@ func inMemory(text string) (*os.File, error) {
 	return f, err
 }
 
-// printed is what a program has written to a file, 16 KiB at most.
+// printed returns what a program wrote to a file, at most 16 KiB.
 func printed(f *os.File) string {
 	text, _ := io.ReadAll(io.NewSectionReader(f, 0, 16<<10)) // memory doesn't fail
 	return string(text)
 }
 
-// Syslog is where a hook's troubles go: its own output is Slurm's. It doesn't wait
-// for a log that hangs, and says nothing where there is none.
+// Syslog logs a hook's error, because the hook's own output goes to Slurm. It doesn't wait for a log that hangs, and
+// does nothing without a log.
 func Syslog(message string) {
 	conn, err := net.Dial("unixgram", "/dev/log")
 	if err != nil {

@@ -18,33 +18,34 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/pattern"
 )
 
-// Server is a GPU's MPS server as it was last seen. Hooks and agent write it under
-// the GPU's lock; task prologs read it as the job's user.
+// Server is the last known state of a GPU's MPS server. Hooks and agent write it under the GPU's lock; task prologs
+// read it as the job's user.
 type Server struct {
 	PID     int    `json:"pid,omitempty"`     // 0 = none
 	Started uint64 `json:"started,omitempty"` // ticks since the boot
-	// Fault is since when the server takes no new clients, since one of those it has
-	// faulted (Volta and later: until all of them have ended); zero = it does.
+	// Fault is when the server was first seen to refuse clients because one client had faulted (on Volta and later it
+	// refuses until all clients have ended); zero = it takes clients.
 	Fault time.Time `json:"fault,omitzero"`
-	// Full: it had as many clients as the card allows.
+	// Full: the server had as many clients as the card allows.
 	Full bool `json:"full,omitempty"`
-	// Log and ServerLog are how much of the daemon's and the server's log was read, bytes.
+	// Log and ServerLog are the offsets, in bytes, up to which the daemon's and the server's log were read.
 	Log       int64 `json:"log,omitempty"`
 	ServerLog int64 `json:"server_log,omitempty"`
 }
 
-// Takes reports whether a new client would be served: otherwise the GPU is left out
-// of sharing by MPS until the server is renewed or has room.
+// Takes reports whether the server accepts a new client. If not, the GPU is not shared through MPS until the server is
+// renewed or has room.
 func (s Server) Takes() bool { return s.Fault.IsZero() && !s.Full }
 
-// Server returns what was last seen of a GPU's MPS server; nothing of one that has none.
+// Server returns the last known state of the GPU's MPS server, zero if there is none.
 func (d Dir) Server(gpu int) Server { return kept[Server](d.gpu(gpu, serverFile)) }
 
-// inspect compares the GPU's server with what was last seen of it, without a query. It reports whether the server has
-// faulted or ended since: its clients have lost their work; by is whose fault it was, by pid, where the server says so.
-// Why a server has ended doesn't matter, and the daemon doesn't know: it logs "exited with status 0" of one that a
-// signal has ended. By itself a server ends only without clients, when it is asked to. gone says that the daemon
-// doesn't know it any more. The caller holds the GPU's lock and keeps what is returned.
+// inspect compares the GPU's server with its last known state, without querying the daemon. lost: the server has
+// faulted or ended since, and its clients have lost their work. by lists the pids that the server blames, if its log
+// names any. gone: the daemon no longer lists the server. The caller holds the GPU's lock and stores the result.
+//
+// The cause of a server's end doesn't matter: servers end by themselves only on request, without clients. The daemon
+// doesn't know the cause either: it logs "exited with status 0" for a server that a signal has killed.
 func (m *MPS) inspect(gpu int, gone bool) (s Server, lost bool, by []int) {
 	s = m.Dir.Server(gpu)
 	var log, said string
@@ -54,15 +55,15 @@ func (m *MPS) inspect(gpu int, gone bool) (s Server, lost bool, by []int) {
 		s.PID, s.Started, lost = 0, 0, true
 	}
 	by = faultsIn(said)
-	// The first is what the control daemon logs when a client's fault reaches its server, before Volta.
+	// The control daemon logs this line when a client's fault reaches its server, before Volta.
 	return s, lost || strings.Contains(log, "encountered a fatal exception") || len(by) > 0, by
 }
 
-// faulted names the client whose kernel has faulted: "Client process 4711 encountered a fatal GPU error." in the
-// libcuda of 535 to 555. That of 580 writes clients as "{PID: 4711, Context ID: 0}". That of 470 names none.
+// faulted matches the line that names the client whose kernel faulted: "Client process 4711 encountered a fatal GPU
+// error." in libcuda 535 to 555, "{PID: 4711, Context ID: 0}" for the client in 580. libcuda 470 logs no such line.
 var faulted = pattern.Lazy(`\] Client (?:process )?\{?(?:PID: )?(\d+)\b.*encountered a fatal GPU error`)
 
-// faultsIn are the clients that a server's log says have faulted, by pid.
+// faultsIn returns the pids of the clients that faulted by a server's log.
 func faultsIn(log string) (pids []int) {
 	for _, m := range faulted().FindAllStringSubmatch(log, -1) {
 		if pid, err := strconv.Atoi(m[1]); err == nil && !slices.Contains(pids, pid) {
@@ -72,14 +73,14 @@ func faultsIn(log string) (pids []int) {
 	return pids
 }
 
-// Bounds of a log of MPS: users' connections write to it without an end, and the folder may be in memory.
+// Bounds of an MPS log: each connection of a user adds a line, and the folder may be in memory.
 const (
 	mostLog = 4 << 20
 	keptLog = 256 << 10
 )
 
-// BoundLogs gives back the room that long logs of MPS take, but for their ends. Their sizes stay, and so do the places
-// up to which the hooks have read them. A file system that can't do that (NFS, say) has them begin anew.
+// BoundLogs frees the space of long MPS logs except for their last part. A log's size, and so the hooks' offsets into
+// it, stay. A log on a file system without hole punching (NFS, say) is truncated instead.
 func (d Dir) BoundLogs() error {
 	var errs []error
 	logs, _ := filepath.Glob(d.path("mps", "gpu*", "log*", "*.log"))
@@ -102,8 +103,8 @@ func (d Dir) BoundLogs() error {
 	return errors.Join(errs...)
 }
 
-// ask completes s with the daemon's answers about its server: its pid, whether it takes
-// clients, and whether it has room. most is the card's limit, 0 = not known.
+// ask completes s by querying the daemon: the server's pid, whether it takes clients, and whether it has room. most is
+// the card's limit of clients, 0 = unknown.
 func (m *MPS) ask(ctx context.Context, gpu int, s Server, most int, now time.Time) (Server, error) {
 	list, err := m.servers(ctx, gpu)
 	if err != nil {
@@ -116,7 +117,7 @@ func (m *MPS) ask(ctx context.Context, gpu int, s Server, most int, now time.Tim
 	if slices.Contains(list, s.PID) {
 		pid = s.PID // both it and its successor are there for a moment
 	}
-	// A daemon that is too old to know the command says so, or fails.
+	// A daemon that doesn't know the command says so, or fails.
 	status, err := m.question(ctx, gpu, fmt.Sprintf("get_server_status %d", pid))
 	if errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 		return s, err
@@ -146,9 +147,8 @@ func (m *MPS) ask(ctx context.Context, gpu int, s Server, most int, now time.Tim
 	return s, nil
 }
 
-// endClients ends clients of the GPU's server that have outlived their job, whose part of the GPU is others' now. What
-// a killed client has in flight harms the others, so that its work is ended first, by the daemons that can (driver 535
-// on).
+// endClients ends clients that outlived their job, because their part of the GPU now belongs to other jobs. A kernel in
+// flight of a killed client harms the other clients, so daemons that can (driver 535 on) end its work first.
 func (m *MPS) endClients(ctx context.Context, gpu int, left []int, still func(pid int) bool) error {
 	if len(left) == 0 {
 		return nil // as nearly always: no query
@@ -168,7 +168,7 @@ func (m *MPS) endClients(ctx context.Context, gpu int, left []int, still func(pi
 			if err != nil || !slices.Contains(left, pid) {
 				continue
 			}
-			// Of a daemon that doesn't know the command, or can't, the client is killed all the same.
+			// If the daemon doesn't know the command or fails, the client is killed anyway.
 			_, _ = m.question(ctx, gpu, fmt.Sprintf("terminate_client %d %d", server, pid))
 			if killIf(pid, func() bool { return still(pid) }) {
 				ended = append(ended, word)
@@ -181,8 +181,8 @@ func (m *MPS) endClients(ctx context.Context, gpu int, left []int, still func(pi
 	return nil
 }
 
-// victims marks the job files of the jobs that shared the GPU through its MPS server, which was lost by the fault of
-// the given processes, as far as that is known. Its error names the jobs, and is nil if there are none.
+// victims marks the job files of jobs whose MPS server was lost by a fault of the processes by, if known. Its error
+// names the jobs; it is nil if there are none.
 func (d Dir) victims(jobs []*Job, now time.Time, by []int) error {
 	var names []string
 	err := d.change(jobs, func(j *Job) bool {
@@ -199,12 +199,12 @@ func (d Dir) victims(jobs []*Job, now time.Time, by []int) error {
 	return err
 }
 
-// errInitialises says that a server is there and takes clients later. The daemon has clients wait until then ("Server
-// is not ready, push client to pending list", control.log). A driver without persistence mode initialises the GPU for
+// errInitialises: the server exists and takes clients later. Until then the daemon keeps clients waiting ("Server is
+// not ready, push client to pending list", control.log). Without persistence mode the driver initialises the GPU for
 // the server, which takes from seconds to half a minute.
 var errInitialises = errors.New("it still initialises, and processes wait for it")
 
-// serves reports whether the server that Ensure has started for the user takes clients, an error that it has failed.
+// serves reports whether the user's server, started by Ensure, takes clients. An error means that the server failed.
 // The caller holds the GPU's lock.
 func (m *MPS) serves(ctx context.Context, gpu int, uid uint32) (bool, error) {
 	list, err := m.servers(ctx, gpu)
@@ -217,14 +217,14 @@ func (m *MPS) serves(ctx context.Context, gpu int, uid uint32) (bool, error) {
 		return false, fmt.Errorf("it has ended: %.200s", cmp.Or(last, "without a word"))
 	}
 	for _, pid := range list {
-		if owner(m.Proc, pid) == int64(uid) { // else the last user's, which ends
+		if owner(m.Proc, pid) == int64(uid) { // other uids: the last user's server, which ends
 			return m.ready(ctx, gpu, pid)
 		}
 	}
 	return false, nil
 }
 
-// servers are the daemon's servers by pid, also such as still initialise.
+// servers returns the pids of the daemon's servers, including those that still initialise.
 func (m *MPS) servers(ctx context.Context, gpu int) (pids []int, err error) {
 	out, err := m.question(ctx, gpu, "get_server_list")
 	if err != nil {
@@ -240,10 +240,9 @@ func (m *MPS) servers(ctx context.Context, gpu int) (pids []int, err error) {
 	return pids, nil
 }
 
-// ready reports whether a server takes clients, an error that it has failed. Drivers before 550 don't answer the
-// question; their daemon logs it. A thread of the daemon's own writes the log, after the answer: a log without the
-// question may lack what was before the question, too. One that has the question and not the server's start was cut
-// off.
+// ready reports whether a server takes clients. An error means that it failed. Daemons before 550 don't know the query,
+// but log it. A separate thread writes the log after the answer: if the query isn't in the log yet, earlier lines may
+// be missing too. If the query is there and the server's start isn't, the log was truncated.
 func (m *MPS) ready(ctx context.Context, gpu, pid int) (bool, error) {
 	status, err := m.question(ctx, gpu, fmt.Sprintf("get_server_status %d", pid))
 	if err != nil {

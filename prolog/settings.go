@@ -16,7 +16,7 @@ import (
 // DefaultSettings is the file of a node's settings. It need not exist.
 const DefaultSettings = "/etc/slurmbridge/node.yaml"
 
-// Settings are a node's. etc/node.yaml says what each means.
+// Settings are the settings of a node, documented in etc/node.yaml.
 type Settings struct {
 	RunDir           string   `mapstructure:"run_dir" is:"path"`
 	MPSControl       string   `mapstructure:"mps_control"`
@@ -31,8 +31,8 @@ type Settings struct {
 	FrameworkEnv     bool     `mapstructure:"framework_env"`
 }
 
-// Load reads a settings file; a missing one means the defaults. The settings are usable despite an
-// error: a job must start all the same, with the default for an invalid setting.
+// Load reads a settings file; without the file all settings have their defaults. The settings are usable even if Load
+// returns an error, because the job must start: an invalid setting has its default.
 func Load(path string) (Settings, error) {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		path = ""
@@ -47,8 +47,8 @@ func Load(path string) (Settings, error) {
 	return s, err
 }
 
-// HasMPS reports whether MPS's two programs are there to be run: the control daemon, and the server where the daemon
-// will look for it.
+// HasMPS reports whether MPS's two programs can be run: the control daemon, and the server where the daemon looks for
+// it.
 func (s *Settings) HasMPS() bool {
 	runs := func(path string) bool {
 		info, err := os.Stat(path)
@@ -58,7 +58,7 @@ func (s *Settings) HasMPS() bool {
 		slices.ContainsFunc(serverPath(s.MPSControl), func(dir string) bool { return runs(filepath.Join(dir, serverName)) })
 }
 
-// Hook makes the node's hooks, each of which has so long. get is os.Getenv.
+// Hook returns the node's hooks with a deadline for each. get is os.Getenv.
 func (s Settings) Hook(get func(string) string, deadline time.Duration) *Hook {
 	h := &Hook{
 		Dir: Dir(s.RunDir), Shard: s.Sharing == "shard", FrameworkEnv: s.FrameworkEnv, Now: time.Now,
@@ -74,7 +74,7 @@ func (s Settings) Hook(get func(string) string, deadline time.Duration) *Hook {
 		h.Shard = site.shard
 	}
 	h.Constrains, h.HidesMemory, h.Contains = site.constrains, site.hidesMemory, site.contains
-	// Without the list Slurm's number has to do.
+	// Without the list Slurm's numbers are used as they are.
 	h.Cards, _ = h.Dir.Cards("")
 	site.number(h.Cards, "")
 	if s.HasMPS() {
@@ -85,7 +85,7 @@ func (s Settings) Hook(get func(string) string, deadline time.Duration) *Hook {
 	return h
 }
 
-// Uncertain is how many of Slurm's GPUs of a node mean none of its cards for sure.
+// Uncertain returns how many of a node's GPU numbers in Slurm map to no card for certain.
 func (s Settings) Uncertain(node string) int {
 	cards, _ := Dir(s.RunDir).Cards("")
 	site := readSite(os.Getenv("SLURM_CONF"), node)

@@ -16,8 +16,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/namespace"
 )
 
-// A hook may read Slurm's configuration, but run none of its commands. Slurm names slurm.conf to its hooks; the other
-// files are next to it, and so are all that a node gets from slurmctld.
+// Hooks may read Slurm's configuration but run none of its commands. Slurm passes slurm.conf's path to its hooks; its
+// other files are in the same folder, also on a node that gets them from slurmctld.
 
 // Bounds of what is read.
 const (
@@ -25,14 +25,13 @@ const (
 	mostConf     = 4 << 20 // bytes of a file
 )
 
-// confLine is one line of a configuration file of Slurm's: its values by key in lower case, and the key that it begins
-// with.
+// confLine is a line of Slurm's configuration: its values by lower-case key, and its first key.
 type confLine struct {
 	first string
 	value map[string]string
 }
 
-// says reports whether a word is in a list of the line's.
+// says reports whether the comma-separated value of a key contains a word.
 func (l confLine) says(key, word string) bool {
 	return slices.ContainsFunc(strings.Split(l.value[key], ","), func(w string) bool { return strings.EqualFold(w, word) })
 }
@@ -43,7 +42,7 @@ var (
 	includes = pattern.Lazy(`(?i)^\s*Include\s+(\S+)`)
 )
 
-// confFile is the path of a file next to slurm.conf, or of slurm.conf itself ("").
+// confFile returns the path of a file next to slurm.conf, or of slurm.conf itself ("").
 func confFile(conf, name string) string {
 	conf = cmp.Or(conf, "/etc/slurm/slurm.conf")
 	if name == "" {
@@ -52,7 +51,7 @@ func confFile(conf, name string) string {
 	return filepath.Join(filepath.Dir(conf), name)
 }
 
-// confLines reads a configuration file and the files that it includes. A file that can't be read has no lines.
+// confLines yields the lines of a configuration file and of the files it includes. An unreadable file has none.
 func confLines(path string) iter.Seq[confLine] {
 	return func(yield func(confLine) bool) { readConf(path, mostIncludes, yield) }
 }
@@ -74,7 +73,7 @@ func readConf(path string, deep int, yield func(confLine) bool) bool {
 		line := parseConf(whole + text)
 		whole = ""
 		if m := includes().FindStringSubmatch(text); m != nil && deep > 0 {
-			// One without a folder is next to the file that names it.
+			// A name without a folder is relative to the including file.
 			here := filepath.Join(filepath.Dir(path), filepath.Base(m[1]))
 			for _, p := range slices.Compact([]string{m[1], here}) {
 				if filepath.IsAbs(p) && !readConf(p, deep-1, yield) {
@@ -100,22 +99,22 @@ func parseConf(text string) confLine {
 	return l
 }
 
-// site is what Slurm's configuration says of the GPUs of a node.
+// site holds what Slurm's configuration says about the GPUs of a node.
 type site struct {
 	shard bool // GPUs are shared by gres/shard
-	// constrains: Slurm keeps each job to its own devices, and a job counts its GPUs from 0, as
-	// gres_use_local_device_index of Slurm's gres.c has it.
+	// constrains: Slurm confines each job to its devices, and a job numbers its GPUs from 0 (gres_use_local_device_index
+	// of gres.c).
 	constrains bool
-	// hidesMemory: each job has a /dev/shm of its own.
+	// hidesMemory: each job has its own /dev/shm.
 	hidesMemory bool
-	// contains: each job has an extern step, by PrologFlags.
+	// contains: each job has an extern step (PrologFlags).
 	contains bool
 	detect   string     // AutoDetect of gres.conf, in lower case; "" = off
-	lines    []gpuLine  // gres.conf's, of gpu
-	wanted   []gpuCount // slurm.conf's Gres=, of gpu; nil = not known
+	lines    []gpuLine  // of gres.conf, Name=gpu
+	wanted   []gpuCount // the GPUs in slurm.conf's Gres=; nil = unknown
 }
 
-// gpuLine is a line of gres.conf: its devices by their files.
+// gpuLine is a line of gres.conf: the files of each of its devices.
 type gpuLine struct {
 	kind    string
 	devices [][]string
@@ -127,11 +126,11 @@ type gpuCount struct {
 	count int
 }
 
-// readSite reads what slurm.conf (conf, "" = where it is by default) and the files next to it say of a node.
+// readSite reads what slurm.conf (path conf, "" = the default) and the files next to it say about a node.
 func readSite(conf, node string) site {
 	s, cgroup, constrain := site{}, false, false
 	spaces := map[string]string{}
-	var usual []gpuCount // of the nodes in the lines that follow
+	var usual []gpuCount // from NodeName=DEFAULT, for the lines that follow
 	for l := range confLines(confFile(conf, "")) {
 		s.shard = s.shard || l.says("grestypes", "shard")
 		if _, set := l.value["prologflags"]; set { // X11 and RunInJob imply Contain (slurm.conf(5))
@@ -174,7 +173,7 @@ func readSite(conf, node string) site {
 	return s
 }
 
-// gresConf reads gres.conf: a line with a list of nodes is for these, and its AutoDetect comes before everybody's.
+// gresConf reads the lines of gres.conf that apply to a node. AutoDetect with a NodeName overrides AutoDetect alone.
 func (s *site) gresConf(path, node string) {
 	everybodys := ""
 	for l := range confLines(path) {
@@ -197,7 +196,7 @@ func (s *site) gresConf(path, node string) {
 	}
 }
 
-// devices are those of a line: one a file, or one of several files.
+// devices returns the devices of a line: one for each file of File, or a single one with all files of MultipleFiles.
 func devices(l confLine) (out [][]string) {
 	if several := l.value["multiplefiles"]; several != "" {
 		return [][]string{hostlist.Names(several)}

@@ -11,21 +11,21 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/pattern"
 )
 
-// stepName is how a job's step calls its process: "slurmstepd: [12.batch]".
+// stepName matches the title of a step's process: "slurmstepd: [12.batch]".
 var stepName = pattern.Lazy(`^slurmstepd: \[(\d+)[.\]]`)
 
-// stepProgram is what a step runs. Debian has it as slurmstepd-wlm.
+// stepProgram matches the program of a step. Debian calls it slurmstepd-wlm.
 var stepProgram = pattern.Lazy(`^slurmstepd(-[a-z]+)?$`)
 
-// StepOf returns the job of a process that is a job's step; 0 = it isn't one. dir is the process's folder of /proc. Any
-// user can choose a process's name, so it must also run slurmstepd as root, or as the calling user.
+// StepOf returns the job of a slurmstepd process, 0 if the process isn't one. dir is the process's folder of /proc.
+// Since users can choose a process's title, the process must also run slurmstepd as root or as the calling user.
 func StepOf(dir string) int64 {
 	info, err := os.Stat(dir)
 	if err != nil {
 		return 0
 	}
 	if of := info.Sys().(*syscall.Stat_t).Uid; of != 0 && int(of) != os.Geteuid() {
-		return 0 // before its command line is read: see program
+		return 0 // reading its command line could block: see short
 	}
 	exe, _ := os.Readlink(filepath.Join(dir, "exe"))
 	if !stepProgram().MatchString(filepath.Base(strings.TrimSuffix(exe, " (deleted)"))) {
@@ -35,7 +35,7 @@ func StepOf(dir string) int64 {
 	return stepNamed(line)
 }
 
-// stepNamed is the job of the step that a command line names, 0 = it names none.
+// stepNamed returns the job in a step's title, 0 if there is none.
 func stepNamed(line []byte) int64 {
 	m := stepName().FindSubmatch(line)
 	if m == nil {
@@ -48,11 +48,10 @@ func stepNamed(line []byte) int64 {
 	return id
 }
 
-// deepest bounds the walk from a process to its step.
+// deepest bounds the number of ancestors.
 const deepest = 64
 
-// ancestors yields a process's parent, the parent of that, and so on. The row ends where a parent has ended. proc "" is
-// /proc.
+// ancestors yields a process's parent, grandparent and so on, up to a parent that has ended. proc "" is /proc.
 func ancestors(proc string, pid int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for range deepest {
@@ -69,7 +68,7 @@ func ancestors(proc string, pid int) iter.Seq[int] {
 	}
 }
 
-// StepAbove returns the job of the step that a process descends from; 0 = none is known. proc "" is /proc.
+// StepAbove returns the job of the step that started a process, 0 if unknown. proc "" is /proc.
 func StepAbove(proc string, pid int) int64 {
 	for parent := range ancestors(proc, pid) {
 		if job := StepOf(procDir(proc, parent)); job != 0 {
@@ -79,8 +78,9 @@ func StepAbove(proc string, pid int) int64 {
 	return 0
 }
 
-// componentOf returns the job of a task of a heterogeneous job by the task's control group, or by what its step calls
-// its processes; 0 = none is known. The job's user can't see more of the step, and could lie to themselves only.
+// componentOf returns the job of a task of a heterogeneous job, by the task's control group or the title of its step; 0
+// if unknown. The task runs as the job's user, who can't verify that a title is slurmstepd's; a false title would
+// deceive only its own author.
 func componentOf(proc string, task int) int64 {
 	if job, _ := InGroup(procFile(proc, task, "cgroup")); job != 0 {
 		return job

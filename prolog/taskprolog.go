@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// TaskProlog prints the variables that a sharer's processes need, as Slurm reads them: export NAME=value. Where the
-// GPU's daemon isn't there it prints none: the job then computes without MPS, on the GPU that Slurm named.
+// TaskProlog prints a sharer's variables in the form that Slurm reads, export NAME=value. If the GPU's daemon is
+// missing it prints no MPS variables, and the job computes without MPS on the GPU that Slurm assigned.
 func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	text, err := h.variables(get)
 	_, werr := io.WriteString(out, text)
@@ -22,7 +22,7 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 }
 
 func (h *Hook) variables(get func(string) string) (text string, err error) {
-	// Where GPUs are shared by gres/shard, a percentage is inherited from a sharer that has submitted the job.
+	// With gres/shard, a percentage in the environment was inherited from the sharer that submitted this job.
 	share, err := number(get("SLURM_SHARDS_ON_NODE"), 1)
 	if err != nil && !h.Shard {
 		share, _ = number(get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), 1)
@@ -36,7 +36,7 @@ func (h *Hook) variables(get func(string) string) (text string, err error) {
 	}
 	job, _ := number(get("SLURM_JOB_ID"), 1)
 	if get("SLURM_HET_SIZE") != "" {
-		// Slurm names the first component to the tasks of all (exec_task of task.c, 22.05 to 26.05).
+		// Slurm gives the tasks of all components the first component's number (exec_task in task.c, 22.05 to 26.05).
 		job = componentOf(h.Proc, os.Getpid())
 	}
 	given := kept[handout](h.Dir.task(job))
@@ -50,13 +50,13 @@ func (h *Hook) variables(get func(string) string) (text string, err error) {
 		return text, fmt.Errorf("gpu %d: %w; the job shares the GPU without", given.GPU, err)
 	}
 	text += "export CUDA_MPS_PIPE_DIRECTORY=" + h.MPS.Pipe(given.GPU) + "\n"
-	// The GPU's daemon knows this one GPU only, and a client counts from the daemon's first. Where a process that doesn't
-	// reach the daemon could take another GPU for the first, its UUID names it; programs that read a number can't.
+	// The daemon serves one GPU, which its clients call 0. If a process without the daemon could find another GPU there,
+	// the UUID names the right one; programs that expect a number can't read that.
 	if !given.Named && (!given.Alone || get("CUDA_VISIBLE_DEVICES") != "0") {
 		text += "export CUDA_VISIBLE_DEVICES=" + cmp.Or(given.UUID, "0") + "\n"
 	}
 	if get(handEnv) == "" && !given.ByHand {
-		// Slurm's cap, the share, slows jobs that would fit side by side.
+		// Slurm caps threads at the share, which slows jobs that would fit side by side.
 		text += "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100\n"
 	}
 	if given.MemLimitMiB > 0 {
@@ -65,11 +65,11 @@ func (h *Hook) variables(get func(string) string) (text string, err error) {
 	return text + fmt.Sprintf("export %s=%d\n", JobEnv, job), nil
 }
 
-// unserved says why the MPS server of a job's GPU wouldn't serve the job's processes, nil = it would.
+// unserved returns the reason why the MPS server of the job's GPU would not serve the job's processes, nil if it would.
 func (h *Hook) unserved(job int64, given handout) error {
 	if _, err := os.Stat(h.Dir.running(job)); err != nil {
-		// Slurm 22.05 runs no prolog for a requeued job if slurmd still has the job's first
-		// credential. The epilog of the last known job would then end the daemon under it.
+		// Slurm 22.05 runs no prolog for a requeued job if slurmd still has the job's first credential. The epilog of the
+		// last known job would end the daemon while this job uses it.
 		return fmt.Errorf("no prolog has run for job %d: %w", job, err)
 	}
 	if !h.MPS.present(given.GPU) {
@@ -87,16 +87,16 @@ func (h *Hook) unserved(job int64, given handout) error {
 	return nil
 }
 
-// handEnv is set where the owner of a batch job has asked for a part of a GPU by hand (job_submit.lua): that part stays
-// what Slurm makes of it. Jobs by srun and salloc give the script no environment: of those the controller knows.
+// handEnv is set by job_submit.lua for batch jobs whose owner chose the part of the GPU: Slurm's thread limit stays.
+// srun and salloc pass no environment to that script; the controller knows which of their jobs were sized by hand.
 const handEnv = "SLURMBRIDGE_HAND"
 
-// JobEnv is set to the job that the task prolog has set a sharer's variables for. Where it is another job's they are
-// inherited, and the script around the hook unsets them.
+// JobEnv holds the job for which the task prolog set the MPS variables. If it names another job, the variables were
+// inherited, and etc/hooks/taskprolog unsets them.
 const JobEnv = "SLURMBRIDGE_MPS_JOB"
 
-// whatItAskedFor unsets the variables by which each srun in a job that asked for a whole GPU would ask for one again:
-// the job holds shares.
+// whatItAskedFor unsets the variables with which each srun would request a whole GPU again, though its job now holds
+// shares.
 func whatItAskedFor(get func(string) string) string {
 	out := ""
 	for _, name := range []string{"SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_TRES_BIND"} {
@@ -114,8 +114,8 @@ func whatItAskedFor(get func(string) string) string {
 	return out
 }
 
-// frameworkEnv keeps frameworks from taking the whole card at their start, unless the job says otherwise. Source: JAX's
-// page on GPU memory allocation and TensorFlow's guide "Use a GPU".
+// frameworkEnv keeps JAX and TensorFlow from taking the whole card at start, unless the job sets their variables
+// itself. Sources: JAX's page on GPU memory allocation, TensorFlow's guide "Use a GPU".
 func frameworkEnv(get func(string) string) string {
 	lines, mark := "", ""
 	for _, v := range []string{"XLA_PYTHON_CLIENT_PREALLOCATE=false", "TF_FORCE_GPU_ALLOW_GROWTH=true"} {
@@ -130,30 +130,32 @@ func frameworkEnv(get func(string) string) string {
 	return lines
 }
 
-// frameworksEnv is set to the job that the task prolog has set frameworks' variables for, and to these. Where it is
-// another job's they are inherited, and the script around the hook unsets them.
+// frameworksEnv holds the job for which the task prolog set the frameworks' variables, and their values. If it names
+// another job, they were inherited, and etc/hooks/taskprolog unsets them.
 const frameworksEnv = "SLURMBRIDGE_FRAMEWORKS"
 
-// handout is what task prologs, which run as the job's user and know neither the job's file nor all of Slurm's
-// configuration, need to know of a job with one GPU. It also tells them which GPU that is: Slurm says so in
-// SLURM_JOB_GPUS to batch scripts and interactive steps and in SLURM_STEP_GPUS to other steps, and the variable that it
-// leaves alone may be another job's, from within which this one was submitted.
+// handout tells task prologs about a job with one GPU. They run as the job's user, who can't read the job's file or all
+// of Slurm's configuration.
+//
+// GPU is here because Slurm's variables don't say it reliably: it sets SLURM_JOB_GPUS for batch scripts and interactive
+// steps and SLURM_STEP_GPUS for other steps, and leaves the other variable as inherited, perhaps from a job within
+// which this one was submitted.
 type handout struct {
 	GPU  int    `json:"gpu"`
 	UUID string `json:"uuid,omitempty"`
-	// Named: jobs of shares are told the UUID in any case.
+	// Named: the UUID goes into CUDA_VISIBLE_DEVICES even without MPS.
 	Named bool `json:"named,omitempty"`
-	// Alone: no process of a job can reach another GPU of the node.
+	// Alone: a job's processes can reach no GPU but its own.
 	Alone bool `json:"alone,omitempty"`
 	// MPS, MemLimitMiB and ByHand are the job's.
 	MPS         bool  `json:"mps,omitempty"`
 	MemLimitMiB int64 `json:"mem_limit_mib,omitempty"`
 	ByHand      bool  `json:"by_hand,omitempty"`
-	// Memory is the file system of the MPS daemon's /dev/shm, where server and clients meet; 0 = not known.
+	// Memory is the device number of the daemon's /dev/shm, through which server and clients share memory; 0 = unknown.
 	Memory uint64 `json:"memory,omitempty"`
 }
 
-// handOut stores the handout of a job with one GPU. The caller holds the GPU's lock.
+// handOut writes the handout of a job with one GPU. The caller holds the GPU's lock.
 func (h *Hook) handOut(gpu int, j *Job) error {
 	c, _ := card(h.Cards, gpu)
 	o := handout{
@@ -161,7 +163,7 @@ func (h *Hook) handOut(gpu int, j *Job) error {
 		ByHand: j.ByHand,
 	}
 	if j.MPS && h.MPS != nil {
-		// The daemon may have begun in the namespace of a job (PrologFlags=RunInJob).
+		// The daemon may have been started in a job's mount namespace (PrologFlags=RunInJob).
 		for _, pid := range h.MPS.running(gpu, controlName) {
 			o.Memory = memory(filepath.Join(cmp.Or(h.Proc, "/proc"), strconv.Itoa(pid), "root"))
 		}
@@ -169,7 +171,7 @@ func (h *Hook) handOut(gpu int, j *Job) error {
 	return h.Dir.tell(j, o)
 }
 
-// memory is the file system of /dev/shm in a root folder ("" = one's own), 0 = none is known.
+// memory returns the device number of /dev/shm below root ("" = this process's own), 0 if unknown.
 func memory(root string) uint64 {
 	info, err := os.Stat(filepath.Join(root, "/dev/shm"))
 	if err != nil {

@@ -23,8 +23,8 @@ var version = "unknown"
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, os.Getenv)) }
 
-// killed is the exit status of a hook whose work was ended by a signal: the work is still due, and what was done
-// before may be done again.
+// killed is the exit status of a hook whose worker was ended by a signal. The work must be done again, and all of it
+// may be repeated.
 const killed = 75
 
 // run returns the exit status: 0 for a hook, or killed.
@@ -126,8 +126,8 @@ what it was in the system's log. Settings of the node stand in ` + prolog.Defaul
 	return root
 }
 
-// outer runs the hook's work in a process of its own, and touches no disk itself: it ends in time
-// even if the work hangs.
+// outer runs the hook's work in a process of its own and touches no disk itself, so that it ends in time even if the
+// work hangs.
 func (f *flags) outer(kind string, get func(string) string, out io.Writer) error {
 	if kind == "prolog" && get("SLURM_JOB_GPUS") == "" {
 		return nil // most jobs of many clusters have no GPU
@@ -141,7 +141,7 @@ func (f *flags) outer(kind string, get func(string) string, out io.Writer) error
 	return err
 }
 
-// inner does the hook's work. The outer process reports what it returns.
+// inner does the hook's work. outer reports its error.
 func inner(f *flags, get func(string) string, out io.Writer,
 	do func(context.Context, *prolog.Hook, io.Writer) error,
 ) error {
