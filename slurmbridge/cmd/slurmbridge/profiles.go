@@ -160,7 +160,7 @@ func (s *shared) findProfile(ctx context.Context, cfg *config.Config, user, app,
 		return choose(list, user, app, card)
 	}
 	defer st.Close()
-	p, unseen, err := lookUp(ctx, st, user, app, card)
+	p, unseen, err := st.Estimate(ctx, user, app, card)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, fmt.Errorf("%w; slurmbridge profiles list says what is known, of whom", err)
 	}

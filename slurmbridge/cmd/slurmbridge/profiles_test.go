@@ -79,15 +79,14 @@ func TestProfilesShowARelative(t *testing.T) {
 
 // A job whose script was never seen is taken for its relative, until it has a profile of its own, and its owner's name for
 // it counts above all. A script is read once: a later look has none.
-func TestRecogniserKnowsRelatives(t *testing.T) {
+func TestRelativesStandInForUnknownSizes(t *testing.T) {
 	st := must.Get(store.Open(t.Context(), t.TempDir()+"/db"))(t)
 	defer st.Close()
-	r := &recogniser{st}
 	script := func(n int) []byte { return fmt.Appendf(nil, ljScript, n) }
 	see := func(ref, user, name string, script []byte) (key string, known *rlcore.Profile) {
 		t.Helper()
-		key = must.Get(r.Identify(t.Context(), &job.Job{Ref: ref, User: user}, job.Terms{App: name}, script))(t)
-		return key, must.Get(r.Profile(t.Context(), user, key, ""))(t)
+		key = must.Get(st.Identify(t.Context(), &job.Job{Ref: ref, User: user}, job.Terms{App: name}, script))(t)
+		return key, must.Get(st.Profile(t.Context(), user, key, ""))(t)
 	}
 	learn := func(app string, id int64, mib float64) {
 		t.Helper()
@@ -139,7 +138,7 @@ func TestIdentifySaysTheDaemonsKey(t *testing.T) {
 	st := must.Get(store.Open(t.Context(), filepath.Join(dir, "db")))(t)
 	defer st.Close()
 	note := job.Note{Args: job.NoteArgs([]string{"128", "x_007.csv", "N=5"})}
-	daemons := must.Get((&recogniser{st}).Identify(t.Context(), &job.Job{Ref: "1", User: "ann", WorkDir: dir, Note: note},
+	daemons := must.Get(st.Identify(t.Context(), &job.Job{Ref: "1", User: "ann", WorkDir: dir, Note: note},
 		job.Terms{}, must.Get(os.ReadFile(script))(t)))(t)
 	var got struct{ Jobs []appid.App }
 	must.OK(t, json.Unmarshal([]byte(ok(t, "profiles", "identify", "--json", "-c", conf(t), script, "--args",

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/archive"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -76,14 +77,15 @@ func TestDatabaseIsBounded(t *testing.T) {
 	ctx := t.Context()
 	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db")))(t)
 	defer st.Close()
-	w := &wired{store: st, journal: journal.New(st.DB())}
+	a := &archive.Archive{Store: st, Journal: journal.New(st.DB()), Runs: past(st)}
 	now := time.Now()
 	writeMonths(t, st.DB(), now, 12, 300)
 	for day := range 120 {
 		g := &job.Group{ID: int64(day + 1), State: job.Done, Decided: now.Add(-time.Duration(119-day) * 24 * time.Hour)}
 		g.Members = append(g.Members, job.Member{Ref: fmt.Sprint(day), App: strings.Repeat("x", 32000)})
-		must.OK(t, w.journal.SaveGroup(ctx, g))
+		must.OK(t, a.Journal.SaveGroup(ctx, g))
 	}
+	const leastKept = 24 * time.Hour
 	full := must.Get(database.Size(ctx, st.DB()))(t)
 	ever := usage.Query{Period: history.Period{From: now.AddDate(-2, 0, 0), To: now}, By: usage.User}
 	type kept struct {
@@ -100,7 +102,7 @@ func TestDatabaseIsBounded(t *testing.T) {
 		{"no room", 1, kept{leastKept, 2, 1}, kept{leastKept, 2, 50}},
 	} {
 		got := kept{
-			must.Get(w.tidyOnce(ctx, now, c.room))(t), len(must.Get(w.journal.Groups(ctx, time.Time{}, 0))(t)),
+			must.Get(a.Tidy(ctx, now, c.room))(t), len(must.Get(a.Journal.Groups(ctx, time.Time{}, 0))(t)),
 			must.Get(loadUsage(ctx, st, now, ever))(t).Total.Runs,
 		}
 		must.Equal(t, got, kept{

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,17 +21,16 @@ import (
 	_ "github.com/slurmbridge/slurmbridge/rlcore/lookahead" // its policy
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/archive"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/credential"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
@@ -43,10 +41,9 @@ type wired struct {
 	bridge  *loop.Bridge
 	store   *store.Store
 	journal *journal.Journal
+	archive *archive.Archive
 	// usedFrom is where the period begins of which the metrics count the use of GPUs.
 	usedFrom time.Time
-	// taskName names the job that has a number now, by Slurm; nil = not known.
-	taskName func(ctx context.Context, id int64) (string, error)
 }
 
 // policyOf is the name of the configured policy: a path is that of a network for policy dqn.
@@ -128,9 +125,9 @@ func wire(ctx context.Context, cfg *config.Config, log *slog.Logger, m *loop.Met
 		return nil, err
 	}
 	wanted, _ := policyOf(cfg)
-	j, apps := journal.New(st.DB()), &recogniser{st}
+	j := journal.New(st.DB())
 	b := &loop.Bridge{
-		Slurm: cl, Apps: apps, Models: apps.models(log), Journal: j, Runs: past(st), Beliefs: predictor,
+		Slurm: cl, Apps: st, Models: st.LastCards(log), Journal: j, Runs: past(st), Beliefs: predictor,
 		RetryAlone: cfg.RetryAlone, AppNames: cfg.Apps(),
 		Sessions: job.Sessions{
 			Names: cfg.InteractiveNames, Partitions: cfg.InteractivePartitions,
@@ -149,57 +146,10 @@ func wire(ctx context.Context, cfg *config.Config, log *slog.Logger, m *loop.Met
 			TryMiB: float64(cfg.TryMemory), Room: true, Wanted: wanted,
 		},
 	}
-	return &wired{bridge: b, store: st, journal: j, taskName: cl.TaskName}, nil
-}
-
-// recogniser identifies applications by their scripts and looks up their profiles: an application's
-// own, otherwise one made from its relatives of other sizes.
-type recogniser struct{ store *store.Store }
-
-// models returns a function that reads what records said of GPUs, or else what it read before.
-func (r *recogniser) models(log *slog.Logger) func(context.Context) (map[job.GPUAddr]string, map[string]bool) {
-	var cards map[job.GPUAddr]string
-	var noLimits map[string]bool
-	return func(ctx context.Context) (map[job.GPUAddr]string, map[string]bool) {
-		switch now, no, err := r.store.Cards(ctx); {
-		case err == nil:
-			cards, noLimits = now, no
-		case ctx.Err() == nil:
-			log.Warn("GPU models", "err", err)
-		}
-		return cards, noLimits
-	}
-}
-
-func (r *recogniser) Identify(ctx context.Context, j *job.Job, t job.Terms, script []byte) (string, error) {
-	a := appid.Identify(&appid.Job{Named: t.App, Name: j.Name, Script: script, Args: j.Note.Args, Dir: j.WorkDir})
-	if script == nil && t.App == "" {
-		// Recognised before a restart.
-		known, err := r.store.AppOf(ctx, j.Ref, j.User)
-		if err != nil || known == "" {
-			return "", err
-		}
-		a.Key = known
-	}
-	// Without a name, too: an earlier job of this number may have been something.
-	return a.Key, errors.Join(r.store.SetApp(ctx, j.Ref, j.User, a.Key), r.store.SetFamily(ctx, j.User, a))
-}
-
-func (r *recogniser) Profile(ctx context.Context, user, key, model string) (*rlcore.Profile, error) {
-	p, _, err := lookUp(ctx, r.store, user, key, model)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	return p, err
-}
-
-// lookUp returns the profile of a user's application on a card, else one made of its relatives.
-func lookUp(ctx context.Context, st *store.Store, user, app, card string) (p *rlcore.Profile, unseen bool, err error) {
-	p, err = st.Lookup(ctx, user, app, card)
-	if unseen = errors.Is(err, store.ErrNotFound); unseen {
-		p, err = st.Relative(ctx, user, app, card)
-	}
-	return p, unseen, err
+	return &wired{
+		bridge: b, store: st, journal: j,
+		archive: &archive.Archive{Store: st, Journal: j, Runs: past(st), TaskName: cl.TaskName},
+	}, nil
 }
 
 // byHand returns the users and partitions that keep hand-written shares. Unknown users are left
@@ -243,50 +193,16 @@ func uidOf(name string) (uint32, error) {
 	return uint32(uid), err
 }
 
-// keep stores a record and counts in metrics what it shows of the job's group. The record's times
-// stay in its node's clock, which is behind ours by the given time: they identify the record, and a
-// group's members share that clock. They are corrected where they are compared with times of ours.
+// keep stores a record, and counts in the metrics how far apart the jobs of its group started.
 func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duration, m *loop.Metrics) (bool, error) {
-	r.ClockBehindS = behind.Seconds()
-	if r.ArrayJobID == 0 {
-		// No release of Slurm so far lets a node's prolog know that a job is an array's task.
-		name, err := past(w.store).TaskName(ctx, r.JobID, r.ControllerTime(r.Start), r.ControllerTime(r.End))
-		if err != nil {
-			return false, err
-		}
-		if array, task, is := strings.Cut(name, "_"); is {
-			r.ArrayJobID, _ = strconv.ParseInt(array, 10, 64)
-			r.ArrayTaskID, _ = strconv.ParseInt(task, 10, 64)
-		}
+	isNew, skew, err := w.archive.Keep(ctx, r, behind)
+	if isNew && err == nil {
+		w.bridge.Wake() // which judges it
 	}
-	// The application is the one that was recognised while the job waited, "" = none was.
-	app, err := w.store.AppOf(ctx, r.Ref(), r.User)
-	if err != nil {
-		return false, err
-	}
-	known, err := w.store.Family(ctx, r.User, app)
-	if err != nil {
-		return false, err
-	}
-	var params []string
-	for _, s := range known.Sizes {
-		params = append(params, s.Name+"="+strconv.FormatFloat(s.Value, 'g', -1, 64))
-	}
-	r.App, r.Params = cmp.Or(known.Name, app), strings.Join(params, "; ")
-	isNew, err := w.store.AddRecord(ctx, r, app)
-	if err != nil || !isNew {
-		return false, err
-	}
-	skew, complete, err := w.journal.Started(ctx, r.Ref(), r.Start)
-	switch {
-	case errors.Is(err, journal.ErrNotFound):
-	case err != nil:
-		return true, err
-	case complete && skew < time.Hour:
+	if skew >= 0 && skew < time.Hour {
 		m.Skew(skew)
 	}
-	w.bridge.Wake() // which judges it
-	return true, nil
+	return isNew, err
 }
 
 // fitEvery is how often records become parts of their runs where nothing is learned, and metrics show what GPUs were
@@ -343,7 +259,7 @@ func (w *wired) tidy(ctx context.Context, mostBytes int64, log *slog.Logger) err
 		}
 		if time.Since(last) >= time.Hour {
 			last = time.Now()
-			kept, err := w.tidyOnce(ctx, last, mostBytes)
+			kept, err := w.archive.Tidy(ctx, last, mostBytes)
 			switch {
 			case ctx.Err() != nil:
 			case err != nil:
@@ -357,33 +273,6 @@ func (w *wired) tidy(ctx context.Context, mostBytes int64, log *slog.Logger) err
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-		}
-	}
-}
-
-// leastKept is how much of the past is kept however large it is.
-const leastKept = 24 * time.Hour
-
-// tidyOnce removes what is older than is kept, and where the rest takes more than so many bytes
-// ever younger parts of it, of the footprints last. It returns how much of the past is left.
-func (w *wired) tidyOnce(ctx context.Context, now time.Time, mostBytes int64) (kept time.Duration, err error) {
-	short := usage.KeptFor
-	for kept = history.KeptFor; ; kept = max(kept*3/4, leastKept) {
-		before := now.Add(-kept)
-		if err := errors.Join(w.store.Tidy(ctx, before), w.journal.Forget(ctx, before),
-			past(w.store).Forget(ctx, before),
-			history.ForgetFootprints(ctx, w.store.DB(), now.Add(-short))); err != nil {
-			return kept, err
-		}
-		size, err := database.Size(ctx, w.store.DB())
-		switch {
-		case err != nil || size <= mostBytes:
-			return kept, err
-		case kept > leastKept:
-		case short > leastKept:
-			short = max(short*3/4, leastKept)
-		default:
-			return kept, nil
 		}
 	}
 }
@@ -402,33 +291,4 @@ func asker(how credential.Method, allowed []uint32) *httpapi.Asker {
 			return u.Username
 		},
 	}
-}
-
-// memoryLimit is what a user's job was given of its GPU's memory when its group was decided.
-func (w *wired) memoryLimit(ctx context.Context, ref, user string) (none httpapi.MemoryReport, err error) {
-	id, isNumber := strconv.ParseInt(ref, 10, 64)
-	if isNumber == nil {
-		// A node knows an array task by its number only.
-		now := time.Now()
-		if ref, err = past(w.store).TaskName(ctx, id, now, now); err != nil {
-			return none, err
-		}
-	}
-	m, err := w.journal.MemberOf(ctx, ref)
-	if err == nil && m == nil && isNumber == nil && w.taskName != nil {
-		// A task that starts has a number that no poll has shown yet.
-		if ref, err = w.taskName(ctx, id); err != nil {
-			return none, nil //nolint:nilerr // Slurm doesn't answer: nothing is known of the job
-		}
-		m, err = w.journal.MemberOf(ctx, ref)
-	}
-	switch {
-	case err != nil:
-		return none, err
-	case m == nil:
-		return httpapi.MemoryReport{ByHand: true}, nil
-	case m.User != user || m.State.Final():
-		return none, nil
-	}
-	return httpapi.MemoryReport{MiB: cmp.Or(m.ProcessMiB, m.MemMiB)}, nil
 }
