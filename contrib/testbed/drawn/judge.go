@@ -164,8 +164,12 @@ func (c *Case) mixed() bool { return slices.Contains(c.Settings, "mixed_partitio
 
 // partlyShared reports whether whole GPUs are handed out on nodes where some GPUs have shares, and others none.
 func (c *Case) partlyShared() bool {
-	apart := slices.ContainsFunc(c.Nodes, func(n Node) bool { return n.Unshared != nil })
-	return apart && slices.Contains(c.Settings, "sharers_only: []")
+	return c.apartGPUs() && slices.Contains(c.Settings, "sharers_only: []")
+}
+
+// apartGPUs reports whether nodes have GPUs without shares. Which of them they are Slurm before 23.02 doesn't say.
+func (c *Case) apartGPUs() bool {
+	return slices.ContainsFunc(c.Nodes, func(n Node) bool { return n.Unshared != nil })
 }
 
 // apart reports whether each job has a GPU of its own whatever the bridge does: a reservation draws all jobs into it,
@@ -641,7 +645,7 @@ func (v *verdict) cluster() {
 	// Jobs may end between plan and start; the bridge's metrics say so. Where GPUs are bound to cores, admins.md does.
 	// On a loaded machine that takes long.
 	few := v.bridge.Misplaced < 2 || 4*v.bridge.Misplaced <= float64(v.bridge.parts())
-	if !few && !v.c.bound() && loaded*v.bridge.AskS < slackS {
+	if !few && !v.c.bound() && !v.c.apartGPUs() && loaded*v.bridge.AskS < slackS {
 		v.add("", kindGPU, "%.0f jobs ran on another GPU than planned", v.bridge.Misplaced)
 	}
 	for _, s := range v.bridge.Says {
