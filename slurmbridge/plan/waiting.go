@@ -12,9 +12,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// releaseForTurns puts jobs into Slurm's own queue that would start too late after all foreign jobs, or be overtaken:
-// when a GPU becomes free, Slurm starts the first job of its queue at once, before the bridge can release another. Of
-// the jobs at the head of the bridge's queue it looks at one for each GPU: several may become free together.
+// releaseForTurns puts jobs into Slurm's own queue that would start too late after all foreign jobs, be overtaken, or
+// lack cores: when a GPU becomes free, Slurm starts the first job of its queue at once, before the bridge can release
+// another. It looks at the head of the queue, one job for each GPU: several may become free together.
 //
 // An interactive session waits there from the beginning, as a job of a whole GPU does.
 func (r *planRun) releaseForTurns() {
@@ -23,19 +23,19 @@ func (r *planRun) releaseForTurns() {
 	for last >= 0 && !pending[last].Foreign {
 		last--
 	}
-	gpus := len(r.draft.state.GPUs)
-	given := map[int]bool{} // GPUs, each to a job of the queue
+	given := map[int]bool{}           // GPUs, each to a job of the queue
+	full := map[*rlcore.GPUSet]bool{} // sets without another GPU to give
 	for i := range pending {
 		j := &pending[i]
-		own := -1
-		for g := 0; i < last && len(given) < gpus && own < 0 && g < gpus; g++ {
-			if j.MayUse(g) && !given[g] {
+		atHead := false
+		for g := 0; g < len(r.draft.state.GPUs) && !atHead && !full[j.GPUs]; g++ {
+			if atHead = j.MayUse(g) && !given[g]; atHead {
 				given[g] = true
-				own = g
 			}
 		}
-		loses := own >= 0 && j.StartS() > 0 && (j.LosesTurn() || r.isOvertaken(j))
-		if !j.Foreign && (loses || isSession(j) || r.lacksHost(j)) {
+		full[j.GPUs] = !atHead
+		loses := func() bool { return i < last && j.StartS() > 0 && (j.LosesTurn() || r.isOvertaken(j)) }
+		if !j.Foreign && (isSession(j) || atHead && (r.lacksHost(j) || loses())) {
 			r.releaseForTurn(j)
 		}
 	}
