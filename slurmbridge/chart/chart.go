@@ -7,8 +7,10 @@ import (
 	_ "embed"
 	"html/template"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 //go:embed chart.html
@@ -20,12 +22,34 @@ var source string
 var CSS string
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"num":  func(v float64) string { return format(v, 2) },   // less than a pixel
-	"css":  func() template.CSS { return template.CSS(CSS) }, //nolint:gosec // our own
+	"num":  func(v float64) string { return format(v, 2) },         // less than a pixel
+	"css":  func() template.CSS { return template.CSS(fileCSS()) }, //nolint:gosec // our own
 	"sub":  func(a, b float64) float64 { return a - b },
 	"add":  func(a, b int) int { return a + b },
 	"half": func(height int) int { return height/2 + 4 },
 }).Parse(source))
+
+var (
+	variable = regexp.MustCompile(`--([a-z-]+):([^;}]+)`)
+	use      = regexp.MustCompile(`var\(--([a-z-]+)\)`)
+)
+
+// fileCSS is the timeline's part of CSS for a file of its own, light and dark. Its colours are written out: librsvg, say,
+// knows no variables.
+func fileCSS() string {
+	_, rules, _ := strings.Cut(CSS, "\n.time{")
+	rules, _, _ = strings.Cut(".time{"+rules, "\n@media")
+	light, dark, _ := strings.Cut(CSS, "@media(prefers-color-scheme:dark)")
+	dark, _, _ = strings.Cut(dark, "\n*{")
+	in := func(colours string) string {
+		values := map[string]string{}
+		for _, m := range variable.FindAllStringSubmatch(colours, -1) {
+			values[m[1]] = m[2]
+		}
+		return use.ReplaceAllStringFunc(rules, func(s string) string { return values[use.FindStringSubmatch(s)[1]] })
+	}
+	return "\n" + in(light) + "\n@media(prefers-color-scheme:dark){\n" + in(dark) + "}\n"
+}
 
 // format prints a number with at most so many decimals.
 func format(v float64, digits int) string {

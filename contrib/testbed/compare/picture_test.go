@@ -20,6 +20,7 @@ func TestPictureOfThePages(t *testing.T) {
 	}
 	got := string(must.Get(os.ReadFile(picture))(t))
 	must.Equal(t, got, string(r.picture()))
+	must.Equal(t, strings.Contains(got, "var("), false, "variables, which librsvg doesn't know")
 	must.Equal(t, [2]int{r.Later, r.Bridged.JobsCompleted}, [2]int{0, 30}, "jobs that ended later, and that completed")
 	// Every job is there twice, and jobs of whole GPUs don't share.
 	for _, what := range []string{"<title>job 1, ", "<title>job 30, "} {
