@@ -2,6 +2,7 @@ package prometheus
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -78,6 +79,28 @@ func TestRulesAskForSeriesThatThereAre(t *testing.T) {
 	if chapters != 0 {
 		t.Errorf("README.md has %d chapters more than there are alerts", chapters)
 	}
+}
+
+// What a runbook looks for in the daemon's log is in a message of the daemon's.
+func TestRunbooksFindMessages(t *testing.T) {
+	var messages strings.Builder
+	for _, dir := range []string{"loop", "cmd/slurmbridge", "../gpuprof/recordhttp"} {
+		for _, file := range must.Get(filepath.Glob("../../slurmbridge/" + dir + "/*.go"))(t) {
+			messages.Write(must.Get(os.ReadFile(file))(t))
+		}
+	}
+	logged := strings.Join(regexp.MustCompile(`(?:Error|Warn|Info)\("[^"]*"`).FindAllString(messages.String(), -1), "\n")
+	pattern := regexp.MustCompile(`journalctl -u slurmbridge -g (?:'([^']*)'|(\w+))`)
+	n := 0
+	for _, r := range rules(t) {
+		for _, m := range pattern.FindAllStringSubmatch(r.Annotations["runbook"], -1) {
+			for word := range strings.SplitSeq(m[1]+m[2], "|") {
+				n++
+				must.Equal(t, strings.Contains(logged, word), true, "%s: %q", r.Alert, word)
+			}
+		}
+	}
+	must.Equal(t, n > 4, true, "patterns")
 }
 
 // Each alert has a case in which it fires and one in which it doesn't, each recorded

@@ -504,7 +504,7 @@ func (e *exam) checks() []check {
 			"slurmbridge serve doesn't answer ($said)", "if it doesn't run, every job runs as on plain Slurm", "",
 			run("systemctl enable --now slurmbridge", "journalctl -u slurmbridge -n 50   # if it doesn't stay up",
 				"slurmbridge doctor --server https://HOST:9797 --client-config FILE   # if it has TLS or a password")),
-		row("daemon-look", Error, daemon, hitIf(d.Sick != "", "said", d.Sick),
+		row("daemon-poll", Error, daemon, hitIf(d.Sick != "", "said", d.Sick),
 			"slurmbridge serve can't do its work: $said", "nothing is shared until it can", "",
 			run("journalctl -u slurmbridge -n 50")),
 		row("gate", Error, running, e.gateless(true),

@@ -432,7 +432,7 @@ var situations = []situation{
 	at("the daemon is well", serves(func(*Daemon) {}), "", ""),
 	at("no daemon", func(f *Facts) { f.Daemon = &Daemon{Answer: Answer{Silent: "connection refused"}} }, "warning daemon",
 		"systemctl enable --now slurmbridge"),
-	at("daemon fails", serves(func(d *Daemon) { d.Sick = "no look yet" }), "error daemon-look",
+	at("daemon fails", serves(func(d *Daemon) { d.Sick = "no look yet" }), "error daemon-poll",
 		"journalctl -u slurmbridge -n 50"),
 	at("no gate", serves(func(d *Daemon) { d.Gate = "" }), "error gate",
 		"journalctl -u slurmbridge -g gate   # Slurm's answer"),

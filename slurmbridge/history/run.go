@@ -283,7 +283,7 @@ type Decision struct {
 type Refused struct {
 	Reason string `json:"reason"`
 	Jobs   int    `json:"jobs"`
-	Looks  int    `json:"looks,omitempty"` // polls, summed over the jobs: each poll counts once a job
+	Looks  int    `json:"polls,omitempty"` // polls, summed over the jobs: each poll counts once a job
 	// WaitH is what it cost, hours: how long jobs waited that were the first that it alone kept from a GPU with room that
 	// got none. A job counts under each such reason, so reasons don't add up.
 	WaitH float64 `json:"waited_h"`
