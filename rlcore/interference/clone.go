@@ -8,7 +8,7 @@ import (
 // Clone returns a model that has learned the same. Both can then learn, and be used, independently.
 func (m *Model) Clone() *Model {
 	out := New(m.law)
-	out.bad, out.alone, out.doubts = m.bad.Clone(), m.alone.Clone(), m.doubts.Clone()
+	out.standings, out.strict = m.standings.Clone(), m.strict
 	for sharing, w := range m.ways {
 		c := out.wayOf(sharing)
 		c.learned, c.site = w.learned.clone(), w.site.clone()

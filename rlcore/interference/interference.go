@@ -5,7 +5,6 @@ package interference
 import (
 	"math"
 	"slices"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -16,15 +15,15 @@ import (
 // co-runs (see learn.go). It implements rlcore.Predictor, rlcore.Pacer and rlcore.Forbidder. It keeps scratch and is
 // not safe for concurrent use.
 type Model struct {
-	law      *contention.Law                         // where a card's way of sharing isn't known
-	ways     map[string]*way                         // by GPUSpec.Sharing
-	bad      *recent.Map[pair, bool]                 // by accuser and accused; see Forbid
-	alone    *recent.Map[rlcore.Identity, time.Time] // since when; see KeepAlone
-	doubts   *recent.Map[pair, float64]              // by victim and aggressor, above 1; see Doubt
-	cache    map[group]*answer                       // predictions for cachedOn
-	cachedOn kindOfCard
-	caches   map[kindOfCard]map[group]*answer
-	sketches map[*rlcore.Profile]*sketch // see look
+	law  *contention.Law // where a card's way of sharing isn't known
+	ways map[string]*way // by GPUSpec.Sharing
+	// standings are what is known of applications otherwise. strict: one of them forbids or doubts something.
+	standings *recent.Map[rlcore.Identity, Standing]
+	strict    bool
+	cache     map[group]*answer // predictions for cachedOn
+	cachedOn  kindOfCard
+	caches    map[kindOfCard]map[group]*answer
+	sketches  map[*rlcore.Profile]*sketch // see look
 
 	demands  []contention.Demand
 	slow     []float64
@@ -41,18 +40,13 @@ type way struct {
 	site    learned // of whomever, by the application's name alone; see expect
 }
 
-// pair is two applications; without owners they stand for all users'.
-type pair struct{ a, b rlcore.Identity }
-
 // New returns a model that has learned nothing. It follows the law of a card's way of
 // sharing, and the given one where that isn't known.
 func New(law *contention.Law) *Model {
-	of := func(p pair) string { return p.a.Owner }
+	owner := func(i rlcore.Identity) string { return i.Owner }
 	return &Model{
-		law: law, ways: map[string]*way{}, bad: recent.New[pair, bool](MostPairs, pairsOfUser, of),
-		doubts: recent.New[pair, float64](MostPairs, pairsOfUser, of),
-		alone: recent.New[rlcore.Identity, time.Time](mostAlone, aloneOfUser,
-			func(i rlcore.Identity) string { return i.Owner }),
+		law: law, ways: map[string]*way{},
+		standings: recent.New[rlcore.Identity, Standing](mostStandings, standingsOfUser, owner),
 	}
 }
 
@@ -209,54 +203,4 @@ func (m *Model) byLaw(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*
 			dst[i].Slowdown += s / float64(ways)
 		}
 	}
-}
-
-// Bounds of stored failures and broken contracts, in all and of one user; the oldest go first. They hold about a year
-// of a large site.
-const (
-	MostPairs, pairsOfUser = 1 << 14, 1 << 10
-	mostAlone, aloneOfUser = 1 << 12, 1 << 8
-)
-
-// Forbid keeps two users' applications from sharing a GPU, since the accuser failed next to the accused; without
-// owners, all users'.
-func (m *Model) Forbid(accuser, accused rlcore.Identity) {
-	m.bad.Put(pair{accuser, accused}, true)
-}
-
-// Forgive revokes Forbid. What the accused says of the accuser stays.
-func (m *Model) Forgive(accuser, accused rlcore.Identity) {
-	m.bad.Delete(pair{accuser, accused})
-}
-
-// AloneFor is how long KeepAlone holds at least: an application takes its co-runners along once a day at most.
-const AloneFor = 24 * time.Hour
-
-// KeepAlone keeps a user's application from sharing a GPU with any other, since at the given time it may have taken
-// co-runners along.
-func (m *Model) KeepAlone(of rlcore.Identity, at time.Time) { m.alone.Put(of, at) }
-
-// LetShare revokes KeepAlone once AloneFor is over; or where it lies that far ahead, by a clock that was wrong.
-func (m *Model) LetShare(of rlcore.Identity, at time.Time) {
-	if since, ok := m.alone.Get(of); ok && at.Sub(since).Abs() >= AloneFor {
-		m.alone.Delete(of)
-	}
-}
-
-// Forbidden implements rlcore.Forbidder.
-func (m *Model) Forbidden(_ *rlcore.GPUSpec, members []*rlcore.Profile) bool {
-	if m.bad.Len()+m.alone.Len() == 0 || len(members) < 2 {
-		return false
-	}
-	for i, p := range members {
-		if m.alone.Has(p.Identity()) {
-			return true
-		}
-		for k, q := range members {
-			if i != k && (m.bad.Has(pair{p.Identity(), q.Identity()}) || m.bad.Has(pair{ofAnyUser(p), ofAnyUser(q)})) {
-				return true
-			}
-		}
-	}
-	return false
 }

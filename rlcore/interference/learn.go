@@ -70,12 +70,17 @@ type cell struct {
 	sum float64 // of weight · (z_seen − z_law)
 	lo  sight   // the lowest and the highest of them
 	hi  sight
+	// miss is by how many standard deviations the first observation differed from what was predicted; 0 = not known.
+	miss float64
 	// x is the mean of the observations' traits: profiles change a little with every run alone.
 	x traits
 }
 
 // sight is z_seen − z_law of one observation, and its weight, up to 1.
-type sight struct{ off, weight float64 }
+type sight struct {
+	Off    float64 `json:"off"`
+	Weight float64 `json:"weight"`
+}
 
 // value returns the cell's mean z_seen − z_law without outliers: the lowest and the highest are
 // left out if there are more.
@@ -83,8 +88,8 @@ func (c *cell) value() float64 {
 	if c.n < 3 {
 		return clamp(c.sum/c.n, surprise)
 	}
-	rest := c.sum - c.lo.weight*c.lo.off - c.hi.weight*c.hi.off
-	return clamp(rest/(c.n-c.lo.weight-c.hi.weight), surpriseN)
+	rest := c.sum - c.lo.Weight*c.lo.Off - c.hi.Weight*c.hi.Off
+	return clamp(rest/(c.n-c.lo.Weight-c.hi.Weight), surpriseN)
 }
 
 // variance returns that of value around the sum of the other terms.
@@ -301,17 +306,26 @@ const (
 	mostScale   = 2.0 // and 1/mostScale: users' co-runs count for all users
 )
 
-// judge compares what is believed of a new cell of two with what was seen of it in most of a run.
-func (l *learned) judge(x []term, seen *cell) {
+// miss is by how many standard deviations what was seen of a new cell of two in most of a run differs from what is
+// believed of it; 0 = it isn't such a one.
+func (l *learned) miss(x []term, seen *cell) float64 {
 	if len(x) != 3 || l.cellOf(x) != nil || seen.n < 0.5 {
-		return
+		return 0
 	}
 	b := belief{z: seen.x[slope]/slopeSD + usualZ, doubt: 1, prior: priorVariance(x, &seen.x), unseen: l.unseen}
 	mean, v := l.fromFactors(x, &seen.x)
 	b.mean, b.sd = l.withCell(x, mean, v)
 	law := math.Exp(b.z) - Floor + 1
 	p := b.correct(law, b.mean)
-	l.misses = append(l.misses, math.Abs(max(1, law+(law-1+Floor)*math.Expm1(seen.value()))-p.Slowdown)/p.SD)
+	return math.Abs(max(1, law+(law-1+Floor)*math.Expm1(seen.value()))-p.Slowdown) / p.SD
+}
+
+// judge learns how sure predictions are by how far one missed; 0 = it isn't known.
+func (l *learned) judge(miss float64) {
+	if miss == 0 {
+		return
+	}
+	l.misses = append(l.misses, miss)
 	l.misses = l.misses[max(0, len(l.misses)-mostMisses):]
 	sorted := slices.Sorted(slices.Values(l.misses))
 	n := float64(len(sorted))

@@ -26,6 +26,8 @@ type Lesson struct {
 	// Law is the slowdown by the law, averaged over how phases may meet, Alone what victim and aggressors use alone.
 	Law   float64 `json:"law"`
 	Alone []Alone `json:"alone"`
+	// Miss is by how many standard deviations a first lesson differs from what was predicted; see Cell.
+	Miss float64 `json:"miss,omitempty"`
 }
 
 // Alone is what is known of an application's mean use alone.
@@ -41,10 +43,14 @@ func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown
 	if !observable(members) || !known(slowdown) {
 		return Lesson{}, false
 	}
-	law, off, _ := m.compare(spec, members, slowdown, predicted)
+	law, off, f := m.compare(spec, members, slowdown, predicted)
+	if math.IsNaN(off) {
+		return Lesson{}, false
+	}
+	one := seen(off, weight, &f)
 	l := Lesson{
 		Card: spec.Model, Sharing: spec.Sharing, Victim: members[0].App, Owner: members[0].Owner,
-		Slowdown: slowdown, Law: law, Off: off, Weight: weight,
+		Slowdown: slowdown, Law: law, Off: off, Weight: weight, Miss: m.miss(spec, members, &one),
 	}
 	for _, p := range members {
 		u := p.Mean()
@@ -56,26 +62,14 @@ func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown
 	if !slices.ContainsFunc(l.Owners, func(o string) bool { return o != "" }) {
 		l.Owners = nil
 	}
-	return l, !math.IsNaN(off)
+	return l, true
 }
 
 // Take learns a lesson. An impossible one is ignored.
 func (m *Model) Take(l *Lesson) {
-	members := make([]*rlcore.Profile, 1+len(l.Others))
-	members[0] = &rlcore.Profile{App: l.Victim, Owner: l.Owner}
-	for i, app := range l.Others {
-		members[1+i] = &rlcore.Profile{App: app}
-		if i < len(l.Owners) {
-			members[1+i].Owner = l.Owners[i]
-		}
+	if c, ok := l.Cell(); ok {
+		m.restore(&c)
 	}
-	f, ok := l.traits()
-	ok = ok && known(l.Slowdown) && l.Weight >= hardly*hardly && l.Weight <= 1
-	if !ok || len(members) < 2 || len(members) > maxOthers+1 {
-		return
-	}
-	spec := &rlcore.GPUSpec{Model: l.Card, Sharing: l.Sharing}
-	m.learn(m.way(spec), spec, members, seen(l.Off, l.Weight, &f), true)
 }
 
 // traits returns the victim's traits; false where what members use can't be.
@@ -91,47 +85,4 @@ func (l *Lesson) traits() (x traits, ok bool) {
 		members = append(members, newSketch(clamp(a.GPU, 1), clamp(a.MemBusy, 1), min(a.StepS, math.MaxFloat64)))
 	}
 	return traitsOf(members, 0, excess(l.Law)), true
-}
-
-// mostDoubt bounds the factor by which broken contracts widen an uncertainty.
-const mostDoubt = 8
-
-// Doubt doubles the uncertainty of victim's slowdown next to each aggressor, up to eightfold, since
-// its contract was broken there.
-func (m *Model) Doubt(victim rlcore.Identity, others []rlcore.Identity) {
-	m.forget()
-	for _, o := range others {
-		p := pair{victim, o}
-		d, _ := m.doubts.Get(p)
-		m.doubts.Put(p, min(mostDoubt, 2*max(1, d)))
-	}
-}
-
-// Reassure halves the doubt again, since a contract was kept.
-func (m *Model) Reassure(victim rlcore.Identity, others []rlcore.Identity) {
-	for _, o := range others {
-		p := pair{victim, o}
-		if d, ok := m.doubts.Get(p); ok {
-			m.forget()
-			if m.doubts.Put(p, d/2); d <= 2 {
-				m.doubts.Delete(p)
-			}
-		}
-	}
-}
-
-// doubt returns the factor on member i's uncertainty: the largest over its co-runners.
-func (m *Model) doubt(members []*rlcore.Profile, i int) float64 {
-	d := 1.0
-	if m.doubts.Len() == 0 {
-		return d
-	}
-	for j, p := range members {
-		if j != i {
-			own, _ := m.doubts.Get(pair{members[i].Identity(), p.Identity()})
-			anybodys, _ := m.doubts.Get(pair{ofAnyUser(members[i]), ofAnyUser(p)})
-			d = max(d, own, anybodys)
-		}
-	}
-	return d
 }

@@ -3,6 +3,7 @@ package interference
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,7 +13,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
-// A model that learned the lessons of another, as they are stored, predicts the same.
+// A model that learned the lessons of another, as they are stored, predicts the same; and so does one that learned the
+// cells that they are stored in, which are far fewer.
 func TestLessons(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		apps := drawApps(t)
@@ -20,7 +22,8 @@ func TestLessons(t *testing.T) {
 		for range rapid.IntRange(1, 8).Draw(t, "coruns") {
 			cos = append(cos, drawCorun(t, apps))
 		}
-		first, second := New(&contention.MPS), New(&contention.MPS)
+		first, second, third := New(&contention.MPS), New(&contention.MPS), New(&contention.MPS)
+		var cells []Cell
 		for _, c := range cos {
 			predicted := math.NaN()
 			if rapid.Bool().Draw(t, "followed") {
@@ -39,14 +42,30 @@ func TestLessons(t *testing.T) {
 				t.Fatal(err)
 			}
 			second.Take(&stored)
+			one, _ := stored.Cell()
+			at := slices.IndexFunc(cells, func(c Cell) bool { return c.Key() == one.Key() })
+			if at < 0 {
+				cells = append(cells, one)
+			} else {
+				cells[at].Add(&one)
+			}
 			want.Observe(c.spec, c.members, c.slow[0], predicted, weight)
 			if a, b := predictions(first, c), predictions(want, c); !same(a, b) {
 				t.Fatalf("a lesson teaches %v, the co-run itself %v", a, b)
 			}
 		}
+		text, err := json.Marshal(cells)
+		var stored []Cell
+		if err != nil || json.Unmarshal(text, &stored) != nil {
+			t.Fatal(err)
+		}
+		third.Restore(stored)
 		for _, c := range cos {
 			if a, b := predictions(first, c), predictions(second, c); !same(a, b) {
 				t.Fatalf("taken again the lessons give %v, not %v", b, a)
+			}
+			if a, b := predictions(first, c), predictions(third, c); !same(a, b) {
+				t.Fatalf("their cells give %v, not %v", b, a)
 			}
 		}
 	})
@@ -74,8 +93,8 @@ func TestDoubt(t *testing.T) {
 	for range 3 {
 		m.Reassure(id("a"), ids("b", "c"))
 	}
-	if got := sd(); got != before || m.doubts.Len() != 0 {
-		t.Errorf("after three kept ones: %v, before %v; %v", got, before, m.doubts)
+	if got := sd(); got != before || len(m.Standing(id("a")).Others) > 0 {
+		t.Errorf("after three kept ones: %v, before %v; %+v", got, before, m.Standing(id("a")))
 	}
 }
 
@@ -90,28 +109,33 @@ func TestForgive(t *testing.T) {
 		m.Forbidden(nil, []*rlcore.Profile{third, ps[0]}) {
 		t.Error("beside a third one they are allowed, or one of them is forbidden with the third")
 	}
+	of := func(app string, change func(s *Standing)) {
+		s := m.Standing(id(app))
+		change(&s)
+		m.SetStanding(id(app), s)
+	}
 	m.Forbid(id("b"), id("a"))
-	m.Forgive(id("b"), id("a"))
+	of("b", func(s *Standing) { s.Forgive(id("a"), time.Time{}) })
 	if !m.Forbidden(nil, ps) {
 		t.Error("the other's accusation was revoked with it")
 	}
-	m.Forgive(id("a"), id("b"))
+	of("a", func(s *Standing) { s.Forgive(id("b"), time.Time{}) })
 	if m.Forbidden(nil, ps) {
 		t.Error("a pair that was forgiven is forbidden")
 	}
 	at := time.Unix(1e9, 0)
-	m.KeepAlone(id("b"), at)
+	of("b", func(s *Standing) { s.Alone = at })
 	if !m.Forbidden(nil, ps) || m.Forbidden(nil, ps[1:]) {
 		t.Error("one that is kept alone may share, or not run")
 	}
-	if m.LetShare(id("b"), at.Add(AloneFor/2)); !m.Forbidden(nil, ps) {
+	if of("b", func(s *Standing) { s.LetShare(at.Add(AloneFor / 2)) }); !m.Forbidden(nil, ps) {
 		t.Error("it may share again on the same day")
 	}
-	if m.LetShare(id("b"), at.Add(AloneFor)); m.Forbidden(nil, ps) {
+	if of("b", func(s *Standing) { s.LetShare(at.Add(AloneFor)) }); m.Forbidden(nil, ps) {
 		t.Error("it may not share a day later")
 	}
-	m.KeepAlone(id("b"), at.AddDate(10, 0, 0))
-	if m.LetShare(id("b"), at); m.Forbidden(nil, ps) {
+	of("b", func(s *Standing) { s.Alone = at.AddDate(10, 0, 0) })
+	if of("b", func(s *Standing) { s.LetShare(at) }); m.Forbidden(nil, ps) {
 		t.Error("a clock that was ten years ahead keeps it alone for ten years")
 	}
 }

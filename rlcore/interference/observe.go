@@ -17,7 +17,9 @@ import (
 func (m *Model) Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted, weight float64) {
 	if observable(members) && known(slowdown) {
 		_, off, f := m.compare(spec, members, slowdown, predicted)
-		m.learn(m.way(spec), spec, members, seen(off, weight, &f), members[0].Owner != "")
+		one := seen(off, weight, &f)
+		one.miss = m.miss(spec, members, &one)
+		m.learn(m.way(spec), spec, members, one, members[0].Owner != "")
 	}
 }
 
@@ -59,7 +61,13 @@ func observable(members []*rlcore.Profile) bool {
 // seen returns one observation of a cell: z_seen − z_law = off, with traits f.
 func seen(off, weight float64, f *traits) cell {
 	one := sight{clamp(off, surpriseN), weight}
-	return cell{n: weight, sum: weight * one.off, lo: one, hi: one, x: *f}
+	return cell{n: weight, sum: weight * one.Off, lo: one, hi: one, x: *f}
+}
+
+// miss is that of one observation of members[0].
+func (m *Model) miss(spec *rlcore.GPUSpec, members []*rlcore.Profile, one *cell) float64 {
+	l := &m.way(spec).learned
+	return l.miss(m.terms(l, (*rlcore.Profile).Identity, spec, members, 0), one)
 }
 
 // learn adds an observation of members[0], and with others also one for any user's application of that name.
@@ -106,7 +114,7 @@ func (l *learned) learn(x []term, by string, seen cell) {
 		}
 		l.held[of]++
 	}
-	l.judge(x, &seen)
+	l.judge(seen.miss)
 	l.add(x, seen)
 }
 
@@ -165,18 +173,23 @@ func (l *learned) record(x []term, extra *cell) (c *cell, was cell) {
 		l.cells[k] = c
 	}
 	was = *c
+	c.add(extra)
+	return c, was
+}
+
+// add adds observations.
+func (c *cell) add(extra *cell) {
 	c.n += extra.n
 	c.sum += extra.sum
-	if extra.lo.off < c.lo.off {
+	if extra.lo.Off < c.lo.Off {
 		c.lo = extra.lo
 	}
-	if extra.hi.off > c.hi.off {
+	if extra.hi.Off > c.hi.Off {
 		c.hi = extra.hi
 	}
 	part := extra.n / c.n
 	floats.Scale(1-part, c.x[:])
 	floats.AddScaled(c.x[:], part, extra.x[:])
-	return c, was
 }
 
 // add updates the posterior with more observations of a cell, by rank-one changes of the covariance (Sherman and

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math"
 	"testing"
-	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
@@ -129,20 +129,23 @@ func TestNamesFillNobodyElsesMemory(t *testing.T) {
 	m.Forbid(ann[0].Identity(), ann[1].Identity())
 	m.Doubt(ann[1].Identity(), []rlcore.Identity{ann[0].Identity()})
 	const names = 5000
+	victim := of("eve", "victim")
 	for i := range names {
 		x := of("eve", fmt.Sprint(i))
 		m.Forbid(x, of("ann", "a"))
-		m.Doubt(x, []rlcore.Identity{of("ann", "a")})
-		m.KeepAlone(x, time.Time{})
+		m.Forbid(victim, x)
+		m.Doubt(victim, []rlcore.Identity{x})
 	}
-	if n := m.bad.Len() + m.doubts.Len() + m.alone.Len(); n != 2+2*pairsOfUser+aloneOfUser {
-		t.Errorf("%d are remembered of %d", n, 3*names+2)
+	n := 0
+	for _, s := range m.Standings() {
+		n += len(s.Others)
 	}
+	must.Equal(t, n, 2+standingsOfUser-1+MostOthers, "pairs that are remembered")
 	if !m.Forbidden(nil, ann) || m.doubt([]*rlcore.Profile{ann[1], ann[0]}, 0) != 2 {
 		t.Error("what ann's jobs said is forgotten")
 	}
-	last := owned("eve", &rlcore.Profile{App: fmt.Sprint(names - 1)}, &rlcore.Profile{App: "other"})
-	if !m.Forbidden(nil, last) {
+	last := owned("eve", &rlcore.Profile{App: fmt.Sprint(names - 1)})
+	if !m.Forbidden(nil, append(last, ann[0])) {
 		t.Error("the last of eve's is forgotten")
 	}
 }

@@ -1,12 +1,12 @@
 package adopt
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -77,27 +77,30 @@ func TestPercentOfUsers(t *testing.T) {
 
 func TestWhatFollowsFromBrokenContracts(t *testing.T) {
 	at := time.Unix(1e9, 0)
-	md, other := rlcore.Identity{App: "md", Owner: "ann"}, rlcore.Identity{App: "md", Owner: "bob"}
-	var b Bans
-	if b.Bars(md, at) || b.Broke(md, "lab", "partition gpu", at) {
+	if !Bars(at, at.Add(BannedFor-time.Second)) || Bars(at, at.Add(BannedFor)) || Bars(time.Time{}, at) {
+		t.Error("an application isn't kept out for a week, or one that was never slower is")
+	}
+	var s Stops
+	if s.Broke("lab", "partition gpu", at) {
 		t.Error("one end stops the rule")
 	}
-	if !b.Bars(md, at.Add(BannedFor-time.Second)) || b.Bars(md, at.Add(BannedFor)) || b.Bars(other, at) {
-		t.Error("it isn't kept out for a week, or another one is")
-	}
-	if b.Broke(other, "theory", "partition gpu", at.Add(time.Hour)) ||
-		b.Broke(other, "lab", "partition gpu", at.Add(25*time.Hour)) {
+	if s.Broke("theory", "partition gpu", at.Add(time.Hour)) || s.Broke("lab", "partition gpu", at.Add(25*time.Hour)) {
 		t.Error("of two accounts, or on two days, they stop the rule")
 	}
-	if !b.Broke(md, "lab", "partition gpu", at.Add(26*time.Hour)) ||
-		!b.Stops(&Rule{Partitions: []string{"gpu"}}, at.Add(27*time.Hour)) ||
-		b.Stops(&Rule{Partitions: []string{"long"}}, at) {
+	text, err := json.Marshal(&s) // as a daemon that starts anew reads it
+	var read Stops
+	if err != nil || json.Unmarshal(text, &read) != nil {
+		t.Fatal(err)
+	}
+	if !read.Broke("lab", "partition gpu", at.Add(26*time.Hour)) ||
+		!read.Stopped(&Rule{Partitions: []string{"gpu"}}, at.Add(27*time.Hour)) ||
+		read.Stopped(&Rule{Partitions: []string{"long"}}, at) {
 		t.Error("two of an account within a day don't stop the rule, or stop another")
 	}
-	if apps, rules := b.Count(at.Add(27 * time.Hour)); apps != 2 || rules != 1 {
-		t.Errorf("%d applications, %d rules", apps, rules)
+	if n := read.Count(at.Add(27 * time.Hour)); n != 1 {
+		t.Errorf("%d rules are stopped", n)
 	}
-	if b.Stops(&Rule{Partitions: []string{"gpu"}}, at.Add(26*time.Hour+BannedFor)) {
+	if read.Stopped(&Rule{Partitions: []string{"gpu"}}, at.Add(26*time.Hour+BannedFor)) {
 		t.Error("it is stopped for more than a week")
 	}
 }

@@ -172,7 +172,7 @@ func Size(ctx context.Context, db *sql.DB) (int64, error) {
 var schema string
 
 // format is the number of the schema that this release reads and writes. A file says its own as its user_version.
-const format = 20
+const format = 21
 
 // errFormat: another release wrote the file.
 var errFormat = errors.New("another release of slurmbridge wrote it")

@@ -59,16 +59,26 @@ CREATE TABLE jobs (
 	seen INTEGER NOT NULL
 ) WITHOUT ROWID;
 
-CREATE TABLE families (
-	user   TEXT NOT NULL,       -- "" = the whole site's
-	app    TEXT NOT NULL,
-	family TEXT NOT NULL,       -- alike for scripts that differ in sizes only
-	name   TEXT NOT NULL,       -- of its program
-	sizes  TEXT NOT NULL,       -- appid.Size as JSON
-	seen   INTEGER NOT NULL,
+-- What is known of a user's application beside its profiles.
+CREATE TABLE applications (
+	user     TEXT NOT NULL,              -- "" = the whole site's
+	app      TEXT NOT NULL,
+	family   TEXT NOT NULL DEFAULT '',   -- alike for scripts that differ in sizes only; "" = none is known
+	name     TEXT NOT NULL DEFAULT '',   -- of its program
+	sizes    TEXT NOT NULL DEFAULT '[]', -- appid.Size as JSON
+	standing TEXT,                       -- interference.Standing as JSON; NULL = no run was judged
+	seen     INTEGER NOT NULL,
 	PRIMARY KEY (user, app)
 ) WITHOUT ROWID;
-CREATE INDEX families_family ON families (family, user);
+CREATE INDEX applications_family ON applications (family, user);
+
+-- What co-runs have shown of one application beside the same others, in the order of the first co-runs.
+CREATE TABLE cells (
+	id   INTEGER PRIMARY KEY,
+	key  TEXT NOT NULL UNIQUE,  -- interference.Cell.Key
+	seen INTEGER NOT NULL,
+	body TEXT NOT NULL          -- interference.Cell as JSON
+);
 
 -- The tables of the journal. Times are ms since 1970.
 CREATE TABLE bridge_groups (

@@ -12,6 +12,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -30,9 +31,14 @@ type Profiles interface {
 	// Known returns what is known of a user's application, nil = nothing.
 	Known(ctx context.Context, user, app, card string) (*rlcore.Profile, error)
 	// Learn makes a run alone, with its time limit, s, part of its application's profile, where it can.
-	Learn(ctx context.Context, app string, r *gpuprof.Record, limitS float64, cut bool) (bool, error)
+	Learn(ctx context.Context, q database.Querier, app string, r *gpuprof.Record, limitS float64, cut bool) (bool, error)
 	// Ran adds a run's length to the profile that there is of its application on a card.
-	Ran(ctx context.Context, user, app, card string, x rlcore.Past) error
+	Ran(ctx context.Context, q database.Querier, user, app, card string, x rlcore.Past) error
+	// Stand writes the standing of an application, and what a run of it at the given time taught of its co-runners.
+	Stand(ctx context.Context, q database.Querier, of rlcore.Identity, at time.Time, s *interference.Standing,
+		lessons []interference.Lesson) error
+	// Recall has a model learn what was written since the given time.
+	Recall(ctx context.Context, m *interference.Model, since time.Time) error
 }
 
 // History reads and writes runs, one row each. It implements Runs.
@@ -369,42 +375,73 @@ func (h *History) TaskName(ctx context.Context, id int64, start, end time.Time) 
 	return strconv.FormatInt(id, 10), err
 }
 
-// Store writes a run's outcome down, with its co-runners and how it ended. Where it is Learned, the run becomes part of
-// its application's profile; of another run its length does, where that is known. Store takes Learned back from a run
-// that has nothing to learn from, such as one of which the agent has missed too much.
-func (h *History) Store(ctx context.Context, r *Run) error {
-	o := r.Outcome
-	err := h.writeDown(ctx, r)
-	if err != nil || !o.Learned && o.BelievedS == 0 {
-		return err
+// Last implements Runs.
+func (h *History) Last(ctx context.Context, ref string, before int64) (*Run, error) {
+	all, err := list(ctx, h.DB, `run WHERE ref = ? AND judged AND record < ? ORDER BY record DESC LIMIT 1`, ref, before)
+	if err != nil || len(all) == 0 {
+		return nil, err
 	}
-	records, err := recordsOf(ctx, h.DB, `id = ?`, r.ID)
+	return &all[0], nil
+}
+
+// Store implements Runs. Where the outcome is Learned, the run becomes part of its application's profile; of another run
+// its length does, where that is known. Store takes Learned back from a run that has nothing to learn from, such as one
+// of which the agent has missed too much.
+func (h *History) Store(ctx context.Context, r *Run, s *interference.Standing, before *Run) error {
+	return database.Tx(ctx, h.DB, func(tx *sql.Tx) error {
+		if before != nil {
+			if err := writeDown(ctx, tx, before); err != nil {
+				return err
+			}
+		}
+		if err := h.learn(ctx, tx, r); err != nil {
+			return err
+		}
+		if err := h.Profiles.Stand(ctx, tx, r.Identity(), r.End, s, r.Outcome.Lessons); err != nil {
+			return err
+		}
+		return writeDown(ctx, tx, r)
+	})
+}
+
+// learn makes a run, or its length, part of its application's profile.
+func (h *History) learn(ctx context.Context, tx *sql.Tx, r *Run) error {
+	o := r.Outcome
+	if !o.Learned && o.BelievedS == 0 {
+		return nil
+	}
+	records, err := recordsOf(ctx, tx, `id = ?`, r.ID)
 	if err != nil || len(records) == 0 {
 		return err
 	}
 	rec := &records[0]
 	if !o.Learned {
 		x := rlcore.Past{SoloS: o.BelievedS, LimitS: r.OwnLimitS(), Shared: true}
-		return h.Profiles.Ran(ctx, rec.User, rec.App, rec.Card(), x)
+		return h.Profiles.Ran(ctx, tx, rec.User, rec.App, rec.Card(), x)
 	}
-	o.Learned, err = h.Profiles.Learn(ctx, rec.App, &rec.Record, r.OwnLimitS(), o.Cut)
-	if err != nil || o.Learned {
-		return err
-	}
-	return h.writeDown(ctx, r)
+	o.Learned, err = h.Profiles.Learn(ctx, tx, rec.App, &rec.Record, r.OwnLimitS(), o.Cut)
+	return err
+}
+
+// Recall implements Runs.
+func (h *History) Recall(ctx context.Context, m *interference.Model, since time.Time) error {
+	return h.Profiles.Recall(ctx, m, since)
+}
+
+// Amend implements Runs.
+func (h *History) Amend(ctx context.Context, r *Run) error {
+	return database.Tx(ctx, h.DB, func(tx *sql.Tx) error { return writeDown(ctx, tx, r) })
 }
 
 // writeDown writes what was concluded of a run into its row, to which another node's record may have been added.
-func (h *History) writeDown(ctx context.Context, r *Run) error {
-	return database.Tx(ctx, h.DB, func(tx *sql.Tx) error {
-		all, err := list(ctx, tx, `run WHERE record = ?`, r.ID)
-		for i := range all {
-			row := &all[i]
-			row.Outcome, row.CoRunners, row.Ending.How = r.Outcome, r.CoRunners, r.Ending.How
-			err = row.save(ctx, tx)
-		}
-		return err
-	})
+func writeDown(ctx context.Context, tx *sql.Tx, r *Run) error {
+	all, err := list(ctx, tx, `run WHERE record = ?`, r.ID)
+	for i := range all {
+		row := &all[i]
+		row.Outcome, row.CoRunners, row.Ending.How = r.Outcome, r.CoRunners, r.Ending.How
+		err = row.save(ctx, tx)
+	}
+	return err
 }
 
 // Filter selects runs; the zero one selects all.
@@ -414,7 +451,6 @@ type Filter struct {
 	Running  bool      // and those that haven't ended
 	Judged   bool      // with an outcome alone
 	Reports  bool      // whose owners want a report alone
-	After    int64     // whose record came after the one of that number
 	// Latest is how many there are at most, the latest first; 0 = all, in the order of their ends, those with outcomes in
 	// that of their records.
 	Latest int
@@ -433,14 +469,17 @@ func (f *Filter) query() (string, []any) {
 	and(!f.From.IsZero() && f.Running, "(ended >= ? OR ended IS NULL)", f.From.UnixMilli())
 	and(!f.From.IsZero() && !f.Running, "ended >= ?", f.From.UnixMilli())
 	and(!f.To.IsZero(), "ended < ?", f.To.UnixMilli())
-	and(f.Judged, "judged AND record > ?", f.After)
+	and(f.Judged, "judged")
 	and(f.Reports, "json_extract(detail, '$.terms.report')")
 	switch {
 	case f.Latest > 0:
 		order = "ended DESC NULLS FIRST, ref LIMIT ?"
 		args = append(args, f.Latest)
-	case f.Judged:
+	case f.Judged && f.From.IsZero():
 		from, order = "run INDEXED BY run_record", "record" // so that nothing need be sorted
+		where += " AND record NOT NULL"
+	case f.Judged:
+		order = "record"
 	}
 	return `SELECT ` + columns + ` FROM ` + from + ` WHERE ` + where + ` ORDER BY ` + order, args
 }

@@ -53,13 +53,13 @@ type Judgement struct {
 }
 
 // Judge concludes what a run means. It changes nothing.
-func (j *Judgement) Judge(b Beliefs) Outcome {
+func (j *Judgement) Judge(m *interference.Model) Outcome {
 	o := j.outcome()
-	r, m := j.Run, j.Run.Ending.Member
+	r, member := j.Run, j.Run.Ending.Member
 	state, suspended := r.State(), r.Ending.Suspended
 	switch {
-	case Failed(state) && m != nil && m.Tried:
-		o.TriedMiB, o.Ours = m.MemMiB, true
+	case Failed(state) && member != nil && member.Tried:
+		o.TriedMiB, o.Ours = member.MemMiB, true
 		o.Suspect = fmt.Sprintf("it was tried with %d MiB of GPU memory", o.TriedMiB)
 	case Failed(state):
 		s := j.suspect()
@@ -88,7 +88,7 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 	default:
 		o.Learned = !r.Shared() && r.Complete
 		o.NoMPS = j.Unserved && !j.Served && !o.MPS && state == "COMPLETED"
-		j.measure(&o, b)
+		j.measure(&o, m)
 	}
 	if !o.Learned && !ranToEnd(state) && state != "TIMEOUT" && o.TriedMiB == 0 {
 		o.Cut = !r.Shared() && r.Complete && !suspended && r.DurationS() >= tellingS
@@ -154,7 +154,7 @@ const hardly = 0.1
 
 // measure compares a run that came to its end, and shared its GPU, with the solo time. Where runs of the application
 // differ much in length, its time says little of how much it was slowed.
-func (j *Judgement) measure(o *Outcome, b Beliefs) {
+func (j *Judgement) measure(o *Outcome, m *interference.Model) {
 	r := j.Run
 	if r.Profile == nil || !(o.SoloS > 0) || !r.Shared() {
 		return
@@ -171,7 +171,7 @@ func (j *Judgement) measure(o *Outcome, b Beliefs) {
 		return
 	}
 	if measured && told {
-		o.Lessons = j.lessons(b, soloS)
+		o.Lessons = j.lessons(m, soloS)
 	}
 	if atLeast := r.DurationS() / r.Profile.LongS(); o.Contract > 0 && atLeast > o.Contract {
 		o.Broken, o.Slowdown = true, max(o.Slowdown, atLeast)
@@ -305,7 +305,7 @@ func (j *Judgement) overrun() Suspicion {
 }
 
 // lessons is what the run teaches of each company that it had.
-func (j *Judgement) lessons(b Beliefs, soloS float64) (all []interference.Lesson) {
+func (j *Judgement) lessons(m *interference.Model, soloS float64) (all []interference.Lesson) {
 	r := j.Run
 	if j.Spec == nil {
 		return nil // it says nothing of any card
@@ -321,7 +321,7 @@ func (j *Judgement) lessons(b Beliefs, soloS float64) (all []interference.Lesson
 	}
 	for _, c := range companies {
 		members := append([]*rlcore.Profile{r.Profile}, c.With...)
-		if l, ok := b.Lesson(j.Spec, members, slowdown, believed, c.Part*part); ok {
+		if l, ok := m.Lesson(j.Spec, members, slowdown, believed, c.Part*part); ok {
 			all = append(all, l)
 		}
 	}

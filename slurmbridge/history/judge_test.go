@@ -224,49 +224,63 @@ func TestContracts(t *testing.T) {
 	}
 }
 
-// pupil is Beliefs that write down what they are told.
-type pupil struct {
-	Beliefs
-	all []string
-}
-
-func (b *pupil) say(what string) { b.all = append(b.all, what) }
-
-func (b *pupil) Take(*interference.Lesson)                   { b.say("lesson") }
-func (b *pupil) Doubt(rlcore.Identity, []rlcore.Identity)    { b.say("doubt") }
-func (b *pupil) Reassure(rlcore.Identity, []rlcore.Identity) { b.say("reassure") }
-func (b *pupil) Forbid(_, other rlcore.Identity)             { b.say("forbid " + other.App) }
-func (b *pupil) KeepAlone(of rlcore.Identity, _ time.Time)   { b.say(of.App + " stays alone") }
-func (b *pupil) LetShare(of rlcore.Identity, _ time.Time)    { b.say(of.App + " may share") }
-
 func TestWhatAnOutcomeTeaches(t *testing.T) {
-	other := []rlcore.Identity{{App: "other", Owner: "ann"}}
+	other := rlcore.Identity{App: "other", Owner: "ann"}
+	others := []rlcore.Identity{other}
+	day := func(d int) time.Time { return at(0).AddDate(0, 0, d) }
+	doubtful := interference.Standing{Others: []interference.Other{{Identity: other, Doubt: 2}}, Alone: day(0), FailsAlone: true}
+	accused := doubtful
+	accused.Accuse(other, day(2))
+	moreDoubtful := doubtful
+	moreDoubtful.Doubt(others, day(2))
+	with := func(f func(s *interference.Standing)) interference.Standing {
+		s := doubtful
+		f(&s)
+		return s
+	}
 	for name, c := range map[string]struct {
 		set  func(r *Run, o *Outcome)
-		want []string
+		want interference.Standing
 	}{
 		"it kept its contract": {
 			func(_ *Run, o *Outcome) { o.Lessons, o.Contract = make([]interference.Lesson, 1), 2 },
-			[]string{"lesson", "reassure"},
+			with(func(s *interference.Standing) { s.Others = []interference.Other{} }),
 		},
-		"it broke its contract":         {func(_ *Run, o *Outcome) { o.Broken = true }, []string{"doubt"}},
-		"it broke it without MPS":       {func(r *Run, o *Outcome) { o.Broken, r.WithoutMPS = true, true }, nil},
-		"it failed":                     {func(_ *Run, o *Outcome) { o.Blamed = other }, []string{"forbid other"}},
-		"it failed, and again alone":    {func(_ *Run, o *Outcome) { o.Blamed, o.Excused = other, true }, nil},
-		"it failed with the MPS server": {func(_ *Run, o *Outcome) { o.Fault = true }, []string{"md stays alone"}},
-		"so it did, and failed again alone": {
-			func(_ *Run, o *Outcome) { o.Fault, o.Excused = true, true }, []string{"md stays alone"},
+		"it broke its contract":      {func(_ *Run, o *Outcome) { o.Broken = true }, moreDoubtful},
+		"it broke it without MPS":    {func(r *Run, o *Outcome) { o.Broken, r.WithoutMPS = true, true }, doubtful},
+		"it failed":                  {func(_ *Run, o *Outcome) { o.Blamed = others }, accused},
+		"it failed with a server":    {func(_ *Run, o *Outcome) { o.Fault = true }, with(func(s *interference.Standing) { s.Alone = day(2) })},
+		"it ended well beside one":   {func(r *Run, _ *Outcome) { r.Ending.How.State = "COMPLETED" }, doubtful},
+		"it failed alone":            {func(r *Run, _ *Outcome) { r.CoRunners = nil }, doubtful},
+		"it failed, tried with less": {func(_ *Run, o *Outcome) { o.TriedMiB = 9 }, with(func(s *interference.Standing) { s.TriedMiB = 9 })},
+		"it can't run under MPS":     {func(_ *Run, o *Outcome) { o.NoMPS = true }, with(func(s *interference.Standing) { s.NoMPS = true })},
+		"it ended well under MPS": {
+			func(r *Run, o *Outcome) { r.Ending.How.State, o.MPS = "COMPLETED", true },
+			with(func(s *interference.Standing) { s.Served = true }),
 		},
-		"it ended well beside the other": {func(r *Run, _ *Outcome) { r.Ending.How.State = "COMPLETED" }, nil},
-		"it ended well alone, perhaps at last": {
-			func(r *Run, _ *Outcome) { r.Ending.How.State, r.CoRunners = "COMPLETED", nil }, []string{"md may share"},
+		"it ended well alone, at last": {
+			func(r *Run, _ *Outcome) { r.Ending.How.State, r.CoRunners = "COMPLETED", nil },
+			with(func(s *interference.Standing) { s.Alone, s.FailsAlone = time.Time{}, false }),
+		},
+		"adopted, it broke its contract": {
+			func(r *Run, o *Outcome) {
+				o.Broken, r.WithoutMPS, r.Ending.Member = true, true, &job.Member{Rule: "all"}
+			},
+			with(func(s *interference.Standing) { s.Slower = day(2) }),
 		},
 	} {
-		r := Run{App: "md", User: "ann", CoRunners: []CoRunner{{Ref: "2", App: "other", Owner: "ann"}}, Outcome: &Outcome{}}
+		r := Run{
+			App: "md", User: "ann", End: day(2), CoRunners: []CoRunner{{Ref: "2", App: "other", Owner: "ann"}}, Outcome: &Outcome{},
+		}
 		r.Ending.How.State = "FAILED"
-		b := &pupil{}
+		s := doubtful
 		c.set(&r, r.Outcome)
-		r.Teach(b)
-		must.Equal(t, b.all, c.want, name)
+		r.Teach(&s)
+		must.Equal(t, s, c.want, name)
 	}
+	before := Run{End: day(2), Outcome: &Outcome{Suspicion: Suspicion{Blamed: others}}}
+	before.Excuse(&accused)
+	doubtful.Others = []interference.Other{{Identity: other, Doubt: 2, At: day(2)}}
+	must.Equal(t, accused, doubtful, "after it failed again, alone")
+	must.Equal(t, before.Outcome.Excused, true, "the run before is excused")
 }

@@ -62,63 +62,66 @@ type Suspicion struct {
 	Blamed []rlcore.Identity `json:"blamed,omitempty"`
 }
 
-// Runs are the runs that have ended, and their outcomes.
+// Runs are the runs that have ended, with their outcomes and what these teach.
 type Runs interface {
 	// Unjudged returns runs without an outcome, oldest first, some at a time.
 	Unjudged(ctx context.Context) ([]Run, error)
-	// Store writes a run's outcome down. Where it is Learned the run becomes part of its application's profile.
-	Store(ctx context.Context, r *Run) error
+	// Last returns the last judged run of a job whose record came before the one of that number; nil = there is none.
+	Last(ctx context.Context, ref string, before int64) (*Run, error)
+	// Store writes at once a run's outcome, what it teaches, and the standing of its application; with it the run before
+	// of the job, where that is excused. Where the outcome is Learned the run becomes part of its application's profile.
+	Store(ctx context.Context, r *Run, s *interference.Standing, before *Run) error
+	// Amend writes a change of an outcome that was stored.
+	Amend(ctx context.Context, r *Run) error
+	// Recall has a model learn what runs have taught since the given time.
+	Recall(ctx context.Context, m *interference.Model, since time.Time) error
 	// Runs are the runs that a filter selects.
 	Runs(ctx context.Context, f Filter) iter.Seq2[Run, error]
 }
 
-// Beliefs predict slowdowns, and learn.
-type Beliefs interface {
-	rlcore.Predictor
-	Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, believed, weight float64,
-	) (interference.Lesson, bool)
-	Take(l *interference.Lesson)
-	Doubt(victim rlcore.Identity, others []rlcore.Identity)
-	Reassure(victim rlcore.Identity, others []rlcore.Identity)
-	Forbid(a, b rlcore.Identity)
-	Forgive(a, b rlcore.Identity)
-	KeepAlone(of rlcore.Identity, at time.Time)
-	LetShare(of rlcore.Identity, at time.Time)
-}
-
-// Teach lets beliefs learn from the run's outcome.
-func (r *Run) Teach(b Beliefs) {
+// Teach changes the standing of a run's application by the run's outcome.
+func (r *Run) Teach(s *interference.Standing) {
 	o := r.Outcome
+	well, alone := r.State() == "COMPLETED", !r.Shared()
 	var others []rlcore.Identity
 	for i := range r.CoRunners {
 		others = append(others, r.CoRunners[i].identity())
 	}
-	for i := range o.Lessons {
-		b.Take(&o.Lessons[i])
-	}
 	switch {
 	case o.Broken && !r.WithoutMPS:
-		b.Doubt(r.Identity(), others)
+		s.Doubt(others, r.End)
 	case len(o.Lessons) > 0 && o.Contract > 0:
-		b.Reassure(r.Identity(), others)
+		s.Reassure(others, r.End)
+	}
+	if o.Broken && r.Rule() != "" && r.End.After(s.Slower) {
+		s.Slower = r.End
 	}
 	for _, other := range o.Blamed {
-		if !o.Excused {
-			b.Forbid(r.Identity(), other)
-		}
+		s.Accuse(other, r.End)
 	}
 	// Each of the jobs that may have broken an MPS server shows first, after a day, that it ends well alone.
 	switch {
 	case o.Fault:
-		b.KeepAlone(r.Identity(), r.End)
-	case !r.Shared() && r.State() == "COMPLETED":
-		b.LetShare(r.Identity(), r.End)
+		s.Alone = r.End
+	case alone && well:
+		s.LetShare(r.End)
+	}
+	s.NoMPS = s.NoMPS || o.NoMPS
+	s.Served = s.Served || o.MPS && well && r.App != ""
+	s.TriedMiB = max(s.TriedMiB, float64(o.TriedMiB))
+	switch {
+	case o.TriedMiB > 0:
+	case alone && Failed(r.State()) && r.App != "":
+		s.FailsAlone = true
+	case alone && well:
+		s.FailsAlone = false
 	}
 }
 
-// Forgive takes back what a failed run was blamed on, before Excused says so.
-func (r *Run) Forgive(b Beliefs) {
+// Excuse notes that the run failed alone, too, when it was repeated: what it blamed on others is taken back.
+func (r *Run) Excuse(s *interference.Standing) {
+	r.Outcome.Excused = true
 	for _, other := range r.Outcome.Blamed {
-		b.Forgive(r.Identity(), other)
+		s.Forgive(other, r.End)
 	}
 }

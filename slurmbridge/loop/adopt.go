@@ -2,7 +2,6 @@ package loop
 
 import (
 	"context"
-	"maps"
 	"os"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
@@ -15,7 +14,7 @@ func (b *Bridge) adoptLines(snap *job.Snapshot) string {
 	if snap.GivesUsedGPUs || b.Adopt == nil {
 		return ""
 	}
-	lines, err := b.Adopt.Lines(func(r *adopt.Rule) bool { return b.learned.bans.Stops(r, snap.At) }, snap.Unbilled)
+	lines, err := b.Adopt.Lines(func(r *adopt.Rule) bool { return b.tracker.Stops.Stopped(r, snap.At) }, snap.Unbilled)
 	b.complain("adopt", err)
 	return lines
 }
@@ -23,9 +22,6 @@ func (b *Bridge) adoptLines(snap *job.Snapshot) string {
 // decide makes the plan of a poll.
 func (b *Bridge) decide(ctx context.Context, in *plan.Input) *job.Plan {
 	b.apps.identify(ctx, in)
-	if b.learned.tried != nil { // as of the runs that this round has judged, or remembers
-		in.TriedMiB, in.NoMPS = maps.Collect(b.learned.tried.All()), maps.Collect(b.learned.noMPS.All())
-	}
 	started := b.Now()
 	p := b.Planner.Plan(in)
 	b.Metrics.planTime.Observe(b.Now().Sub(started).Seconds())

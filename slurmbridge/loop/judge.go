@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -11,7 +12,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
-	"github.com/slurmbridge/slurmbridge/rlcore/recent"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -24,48 +24,24 @@ const rememberFor = 90 * 24 * time.Hour
 // patience is how long after its end a run may wait for Slurm to say how it ended.
 const patience = time.Minute
 
-// Bounds of what is remembered for later runs: jobs, and applications, in all and of one user. The oldest is forgotten
-// first.
-const (
-	mostRefs             = 1 << 12
-	mostApps, appsOfUser = 1 << 12, 1 << 8
-)
-
-// learned is what judging later runs depends on.
+// learned is what the bridge remembers of runs. What is known of applications is in Beliefs.
 type learned struct {
-	bans   adopt.Bans
-	loaded bool // the beliefs have learned from earlier outcomes
-	// ended holds the jobs that were requeued to run alone (Again) or failed with their MPS server (Fault), by ref: one
-	// of them may run again before the others are judged.
-	ended *recent.Map[string, *history.Run]
-	fails *recent.Map[rlcore.Identity, bool]    // the applications that have failed alone
-	tried *recent.Map[rlcore.Identity, float64] // see plan.Input.TriedMiB
-	// served are the applications that have ended well under MPS, noMPS those that can't run there.
-	served, noMPS *recent.Map[rlcore.Identity, bool]
-	shared        []sharedRun // of the last day, for its harm
-	taught        int64       // the last of the earlier outcomes that the beliefs have learned from
+	loaded bool        // what earlier daemons have learned
+	shared []sharedRun // of the last day, for its harm
 }
 
-// remember teaches the beliefs what earlier outcomes say. After an error it goes on from there.
+// remember has the beliefs learn what earlier daemons have learned.
 func (b *Bridge) remember(ctx context.Context) error {
 	l := &b.learned
-	if l.ended == nil {
-		owner, nobody := func(i rlcore.Identity) string { return i.Owner }, func(string) string { return "" }
-		*l = learned{
-			ended:  recent.New[string, *history.Run](mostRefs, 0, nobody),
-			fails:  recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner),
-			tried:  recent.New[rlcore.Identity, float64](mostApps, appsOfUser, owner),
-			served: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner),
-			noMPS:  recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner),
-		}
-	}
-	for r, err := range b.Runs.Runs(ctx, history.Filter{From: b.Now().Add(-rememberFor), Judged: true, After: l.taught}) {
+	l.shared = nil
+	for r, err := range b.Runs.Runs(ctx, history.Filter{From: b.Now().Add(-harmFor), Judged: true}) {
 		if err != nil {
 			return err
 		}
-		r.Teach(b.Beliefs)
 		l.note(&r, b.Now())
-		l.taught = r.ID
+	}
+	if err := b.Runs.Recall(ctx, b.Beliefs, b.Now().Add(-rememberFor)); err != nil {
+		return err
 	}
 	l.loaded = true
 	return nil
@@ -95,34 +71,24 @@ func (l *learned) harm(now time.Time) (c job.HarmCount) {
 	return c
 }
 
-// note remembers what later outcomes depend on.
+// note remembers a run that shared a GPU.
 func (l *learned) note(r *history.Run, now time.Time) {
-	o, self := r.Outcome, r.Identity()
 	if r.Shared() && now.Sub(r.End) <= harmFor {
 		l.shared = append(l.shared, sharedRun{r.End, r.Harm()})
 	}
-	l.ended.Delete(r.Ref)
-	if kept := *r; o.Again || o.Fault { // r is one of many
-		l.ended.Put(r.Ref, &kept)
+}
+
+// barred counts the applications that aren't adopted now.
+func (b *Bridge) barred(now time.Time) (n int) {
+	if b.Beliefs == nil {
+		return 0
 	}
-	switch {
-	case o.NoMPS:
-		l.noMPS.Put(self, true)
-	case o.MPS && r.State() == "COMPLETED" && r.App != "":
-		l.served.Put(self, true)
+	for _, s := range b.Beliefs.Standings() {
+		if adopt.Bars(s.Slower, now) {
+			n++
+		}
 	}
-	switch {
-	case o.TriedMiB > 0:
-		before, _ := l.tried.Get(self)
-		l.tried.Put(self, max(before, float64(o.TriedMiB)))
-	case history.Failed(r.State()) && !r.Shared() && r.App != "":
-		l.fails.Put(self, true)
-	case r.State() == "COMPLETED" && !r.Shared():
-		l.fails.Delete(self)
-	}
-	if r.Rule() != "" && o.Broken {
-		l.bans.Broke(self, r.Account, r.Rule(), r.End)
-	}
+	return n
 }
 
 // judge judges the runs with records that arrived since the last poll, in their order: what they
@@ -152,8 +118,13 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 	for i := range runs {
 		r := &runs[i]
 		how, known := b.howEnded(r, active[r.Ref])
-		if !known || how.State != "COMPLETED" && !b.runsAgain(r) || history.Failed(how.State) && !b.company(r) {
+		if !known || how.State != "COMPLETED" && !b.runsAgain(r) {
 			return nil // the runs after it wait with it
+		}
+		if history.Failed(how.State) {
+			if all, err := b.company(ctx, r); err != nil || !all {
+				return err
+			}
 		}
 		r.Ending.How = how
 		if err := b.conclude(ctx, snap, r); err != nil {
@@ -232,7 +203,7 @@ func (b *Bridge) runsAgain(r *history.Run) bool {
 }
 
 // company says of the co-runners of a failed run how they ended. false: one may be about to end by the same fault.
-func (b *Bridge) company(r *history.Run) bool {
+func (b *Bridge) company(ctx context.Context, r *history.Run) (bool, error) {
 	age := b.Now().Sub(r.End).Abs() // a node's clock may be wrong
 	for i := range r.CoRunners {
 		c := &r.CoRunners[i]
@@ -242,28 +213,38 @@ func (b *Bridge) company(r *history.Run) bool {
 		if c.How = b.described[c.Ref]; age < 2*history.SameMoment && c.How.State == "RUNNING" || age < patience &&
 			c.How.State == "COMPLETING" {
 			b.Wake()
-			return false
+			return false, nil
 		}
-		if o, _ := b.learned.ended.Get(c.Ref); o != nil && o.Outcome.Fault && o.End.Sub(r.End).Abs() < patience &&
-			!history.Failed(c.How.State) {
-			c.How = o.Ending.How
-			c.How.Start, c.How.End = o.Start, o.End
+		if history.Failed(c.How.State) {
+			continue
+		}
+		// It may run again since.
+		last, err := b.Runs.Last(ctx, c.Ref, math.MaxInt64)
+		if err != nil {
+			return false, err
+		}
+		if last != nil && last.Outcome.Fault && last.End.Sub(r.End).Abs() < patience {
+			c.How = last.Ending.How
+			c.How.Start, c.How.End = last.Start, last.End
 		}
 	}
-	return true
+	return true, nil
 }
 
 // conclude judges one run and does what follows from it.
 func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Run) error {
-	before, _ := b.learned.ended.Get(r.Ref)
+	before, err := b.Runs.Last(ctx, r.Ref, r.ID)
+	if err != nil {
+		return err
+	}
 	if before != nil && !before.Outcome.Again {
 		before = nil
 	}
+	standing := b.Beliefs.Standing(r.Identity())
 	guard := b.Planner.Decider.Guard
 	j := &history.Judgement{
 		Run: r, Spec: b.spec(snap, r), Limit: guard.MaxSlowdown, Alone: before != nil,
-		FailsAlone: b.learned.fails.Has(r.Identity()),
-		Served:     b.learned.served.Has(r.Identity()), Unserved: before != nil && before.Outcome.Unserved,
+		FailsAlone: standing.FailsAlone, Served: standing.Served, Unserved: before != nil && before.Outcome.Unserved,
 		MaxDelayS: guard.DelayLimitS(),
 	}
 	if r.Profile != nil {
@@ -276,17 +257,22 @@ func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Ru
 	o.Again = (o.Ours && o.Suspect != "" || r.Terms.Retry && history.Failed(how.State) && r.Shared()) && how.Requeue &&
 		b.RetryAlone && b.acting() == job.Active && m != nil && !m.Awaited && before == nil
 	r.Outcome = &o
+	var excused *history.Run
 	if o.Cleared {
-		before.Outcome.Excused = true
-		if err := b.Runs.Store(ctx, before); err != nil {
-			return err
-		}
-		before.Forgive(b.Beliefs)
+		excused = before
+		excused.Excuse(&standing)
 	}
-	if err := b.Runs.Store(ctx, r); err != nil {
+	r.Teach(&standing)
+	if err := b.Runs.Store(ctx, r, &standing, excused); err != nil {
 		return err
 	}
-	r.Teach(b.Beliefs)
+	b.Beliefs.SetStanding(r.Identity(), standing)
+	for i := range o.Lessons {
+		b.Beliefs.Take(&o.Lessons[i])
+	}
+	if o.Broken && r.Rule() != "" {
+		b.tracker.Stops.Broke(r.Account, r.Rule(), r.End)
+	}
 	if o.Again {
 		b.runAlone(ctx, r)
 	}
@@ -342,7 +328,7 @@ func (b *Bridge) runAlone(ctx context.Context, r *history.Run) {
 	if err := b.Slurm.Requeue(ctx, r.Ref); err != nil {
 		b.Log.Warn("job can't be run again", "job", r.Ref, "err", err)
 		r.Outcome.Again = false
-		b.logged(b.Runs.Store(ctx, r))
+		b.logged(b.Runs.Amend(ctx, r))
 		return
 	}
 	m := *r.Ending.Member

@@ -21,9 +21,11 @@ import (
 
 // ledger is Runs in memory.
 type ledger struct {
-	runs []history.Run // of which records have come
-	kept []history.Run // that were judged
-	mem  *memory       // what polls showed of their ends
+	runs      []history.Run // of which records have come
+	kept      []history.Run // that were judged
+	standings map[rlcore.Identity]interference.Standing
+	lessons   []interference.Lesson
+	mem       *memory // what polls showed of their ends
 }
 
 func (l *ledger) Unjudged(context.Context) ([]history.Run, error) {
@@ -40,7 +42,30 @@ func (l *ledger) Unjudged(context.Context) ([]history.Run, error) {
 	return out, nil
 }
 
-func (l *ledger) Store(_ context.Context, r *history.Run) error {
+func (l *ledger) Last(_ context.Context, ref string, before int64) (*history.Run, error) {
+	for _, r := range slices.Backward(l.kept) {
+		if r.Ref == ref && r.ID < before {
+			own := *r.Outcome
+			r.Outcome = &own
+			return &r, nil
+		}
+	}
+	return nil, nil
+}
+
+func (l *ledger) Store(ctx context.Context, r *history.Run, s *interference.Standing, before *history.Run) error {
+	if l.standings == nil {
+		l.standings = map[rlcore.Identity]interference.Standing{}
+	}
+	l.standings[r.Identity()] = *s
+	l.lessons = append(l.lessons, r.Outcome.Lessons...)
+	if before != nil {
+		_ = l.Amend(ctx, before)
+	}
+	return l.Amend(ctx, r)
+}
+
+func (l *ledger) Amend(_ context.Context, r *history.Run) error {
 	own := *r.Outcome
 	kept := *r
 	kept.Outcome = &own
@@ -52,10 +77,20 @@ func (l *ledger) Store(_ context.Context, r *history.Run) error {
 	return nil
 }
 
+func (l *ledger) Recall(_ context.Context, m *interference.Model, _ time.Time) error {
+	for of, s := range l.standings {
+		m.SetStanding(of, s)
+	}
+	for i := range l.lessons {
+		m.Take(&l.lessons[i])
+	}
+	return nil
+}
+
 func (l *ledger) Runs(_ context.Context, f history.Filter) iter.Seq2[history.Run, error] {
 	return func(yield func(history.Run, error) bool) {
 		for _, r := range l.kept {
-			if r.ID > f.After && !r.End.Before(f.From) && !yield(r, nil) {
+			if !r.End.Before(f.From) && !yield(r, nil) {
 				return
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -57,7 +58,7 @@ type Bridge struct {
 	Journal Journal
 	// Runs and Beliefs let the bridge learn from runs; nil = it doesn't learn.
 	Runs    history.Runs
-	Beliefs history.Beliefs
+	Beliefs *interference.Model
 	// RetryAlone lets a job that failed because it shared run again, alone; see history.Outcome.Ours and job.Terms.Retry.
 	RetryAlone bool
 	// Sessions selects the interactive sessions.
@@ -408,7 +409,10 @@ func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Ch
 	}
 	in.Unproved = b.acting() == job.Active && !b.Gate.Proved(snap.Release)
 	in.RetryAlone = b.RetryAlone
-	in.Adopt, in.Bans = b.Adopt, &b.learned.bans
+	in.Adopt = b.Adopt
+	if b.Beliefs != nil {
+		in.Standing = b.Beliefs.Standing
+	}
 	repairs, events := b.tracker.Observe(snap, gate)
 	in.Touched = map[string]bool{}
 	for i := range repairs {
@@ -568,7 +572,7 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	}
 	st.Idle, st.WithoutMPS = b.idle.read(in.Snap, b.Now(), b.IdleAfter)
 	st.Faulted = slices.Collect(maps.Keys(b.tracker.Faulted))
-	st.KeptOut, st.StoppedRules = b.learned.bans.Count(in.Snap.At)
+	st.KeptOut, st.StoppedRules = b.barred(in.Snap.At), b.tracker.Stops.Count(in.Snap.At)
 	b.status.Store(st)
 	b.Metrics.state(st)
 	b.tellHealth(st)

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
@@ -87,7 +86,7 @@ func (v *clusterView) unadoptable(j *job.Job) job.Ungated {
 		return job.UngatedUnknown
 	case !adopt.Leaves(app.Profile, v.in.largestMiB()):
 		return job.UngatedFull
-	case v.in.Bans.Bars(rlcore.Identity{App: app.Key, Owner: j.User}, v.in.Snap.At):
+	case adopt.Bars(v.in.standing(j).Slower, v.in.Snap.At):
 		return job.UngatedBroken
 	}
 	return ""

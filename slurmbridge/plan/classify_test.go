@@ -6,6 +6,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -155,8 +156,12 @@ func TestWhyAJobIsNotAdopted(t *testing.T) {
 		},
 		"its application was slower than its contract": {
 			func(in *Input) {
-				in.Bans = &adopt.Bans{}
-				in.Bans.Broke(rlcore.Identity{App: "app", Owner: ""}, "lab", "all jobs", in.Snap.At)
+				in.Standing = func(of rlcore.Identity) (s interference.Standing) {
+					if of.App == "app" {
+						s.Slower = in.Snap.At
+					}
+					return s
+				}
 			}, job.UngatedBroken,
 		},
 	} {
@@ -184,9 +189,8 @@ func TestAnAdoptedJobSharesInCompanyOnly(t *testing.T) {
 // A rule that was stopped adopts nothing, and one in shadow only says whom it would.
 func TestRulesThatAdoptNobody(t *testing.T) {
 	in := adopting()
-	in.Bans = &adopt.Bans{}
 	for range 2 {
-		in.Bans.Broke(rlcore.Identity{App: "another"}, "lab", "all jobs", in.Snap.At)
+		in.Tracker.Stops.Broke("lab", "all jobs", in.Snap.At)
 	}
 	must.Equal(t, planner().Plan(in).Ungated["1"], job.UngatedNoRule, "stopped")
 	in = adopting()

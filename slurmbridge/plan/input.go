@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
@@ -43,16 +44,12 @@ type Input struct {
 	// Adopt says which jobs of a whole GPU may share; nil = none. While its rules are in shadow, an active bridge's plan
 	// only notes which jobs they match.
 	Adopt *adopt.Policy
-	// Bans keep out applications and rules that went wrong.
-	Bans *adopt.Bans
-	// TriedMiB is the most device memory that a run of an application was tried with and failed, MiB.
-	TriedMiB map[rlcore.Identity]float64
+	// Standing says what is known of a user's application beside its profile; nil = nothing.
+	Standing func(of rlcore.Identity) interference.Standing
 	// RetryAlone: a job that fails for having shared, or under MPS, runs again alone.
 	RetryAlone bool
-	// NoMPS are the applications that can't run under MPS: they have GPUs of their own.
-	NoMPS   map[rlcore.Identity]bool
-	Card    Card
-	Tracker *tracker.Tracker
+	Card       Card
+	Tracker    *tracker.Tracker
 }
 
 // Card describes a GPU type of gres.conf; false = unknown, which keeps groups off it.
@@ -135,6 +132,14 @@ func (in *Input) Rule(j *job.Job) *adopt.Rule {
 	return in.match(j)
 }
 
+// standing is what is known of a job's application beside its profile.
+func (in *Input) standing(j *job.Job) interference.Standing {
+	if in.Standing == nil {
+		return interference.Standing{}
+	}
+	return in.Standing(rlcore.Identity{App: in.Apps[j.Ref].Key, Owner: j.User})
+}
+
 // match returns the rule that matches a job which has its own request, whether rules are in shadow or not; nil = none
 // does.
 func (in *Input) match(j *job.Job) *adopt.Rule {
@@ -142,7 +147,7 @@ func (in *Input) match(j *job.Job) *adopt.Rule {
 		return nil
 	}
 	r := in.Adopt.Of(j)
-	if r == nil || in.Bans.Stops(r, in.Snap.At) {
+	if r == nil || in.Tracker.Stops.Stopped(r, in.Snap.At) {
 		return nil
 	}
 	return r

@@ -8,6 +8,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
@@ -250,8 +251,10 @@ func anns() job.Job {
 
 // A first run that starts alone leaves one share, so that it runs under MPS as later runs will; no job joins it.
 func TestFirstRunsAreUnderMPS(t *testing.T) {
-	cantUnderMPS := func(owner string) map[rlcore.Identity]bool {
-		return map[rlcore.Identity]bool{{App: "new", Owner: owner}: true}
+	cantUnderMPS := func(owner string) func(rlcore.Identity) interference.Standing {
+		return func(of rlcore.Identity) interference.Standing {
+			return interference.Standing{NoMPS: of == rlcore.Identity{App: "new", Owner: owner}}
+		}
 	}
 	for name, c := range map[string]struct {
 		set  func(in *Input)
@@ -264,8 +267,8 @@ func TestFirstRunsAreUnderMPS(t *testing.T) {
 			card.Sharing = "time-slice"
 			in.cards(card)
 		}, 100},
-		"it can't run under MPS":    {func(in *Input) { in.NoMPS = cantUnderMPS("ann") }, 100},
-		"another user's can't":      {func(in *Input) { in.NoMPS = cantUnderMPS("bob") }, 99},
+		"it can't run under MPS":    {func(in *Input) { in.Standing = cantUnderMPS("ann") }, 100},
+		"another user's can't":      {func(in *Input) { in.Standing = cantUnderMPS("bob") }, 99},
 		"it can't run again":        {func(in *Input) { in.Snap.Jobs[0].Requeue = false }, 100},
 		"another waits for its end": {func(in *Input) { in.Snap.Awaited = map[string]bool{"1": true} }, 100},
 		"the site wants no retries": {func(in *Input) { in.RetryAlone = false }, 100},
@@ -293,7 +296,14 @@ func TestAJobThatTriesWithLessMemory(t *testing.T) {
 		return p
 	}
 	failedWith := func(mib float64) func(*Planner, *Input) {
-		return func(_ *Planner, in *Input) { in.TriedMiB = map[rlcore.Identity]float64{{App: "tf", Owner: "ann"}: mib} }
+		return func(_ *Planner, in *Input) {
+			in.Standing = func(of rlcore.Identity) (s interference.Standing) {
+				if of == (rlcore.Identity{App: "tf", Owner: "ann"}) {
+					s.TriedMiB = mib
+				}
+				return s
+			}
+		}
 	}
 	nothing := func(*Planner, *Input) {}
 	runsOnce := func(_ *Planner, in *Input) { in.Snap.Jobs[0].Requeue = false }

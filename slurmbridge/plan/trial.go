@@ -55,10 +55,11 @@ func (r *planRun) mayTry(m *placement) bool {
 	spec := &r.view.state.GPUs[m.gpu].Spec
 	owner := r.in.Terms[m.ID].TryMiB
 	mib := r.tryMiB(m)
-	app := rlcore.Identity{App: r.in.Apps[m.ID].Key, Owner: m.User}
+	app := r.in.Apps[m.ID].Key
 	p := m.Profile
 	switch {
-	case mib == 0, mib >= spec.MemMiB, !spec.MemLimits, mib <= r.in.TriedMiB[app], app.App == "":
+	case mib == 0, mib >= spec.MemMiB, !spec.MemLimits, app == "",
+		mib <= r.in.standing(&job.Job{Ref: m.ID, User: m.User}).TriedMiB:
 		return false
 	case p == nil && owner == 0, p != nil && (p.HeldMiB > 0 || !p.Preallocating(spec.MemMiB)):
 		return false

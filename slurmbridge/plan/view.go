@@ -324,7 +324,7 @@ func (v *clusterView) convert(j *job.Job) rlcore.Job {
 		ID: j.Ref, User: j.User, Profile: v.in.Apps[j.Ref].Profile,
 		SubmitS: tracker.Seconds(j.Submit), LimitS: j.TimeLimit.Seconds(),
 		Priority: float64(j.Priority), MaxSlowdown: t.MaxSlowdown,
-		NoShare: t.NoShare || v.in.NoMPS[rlcore.Identity{App: v.in.Apps[j.Ref].Key, Owner: j.User}],
+		NoShare: t.NoShare || v.in.standing(j).NoMPS,
 		CPUs:    j.CPUs, HostMemMiB: j.HostMemMiB, ArrayOnly: t.ArrayOnly,
 		Rank: v.in.Snap.Ranks.Of(j),
 	}

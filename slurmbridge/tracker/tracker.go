@@ -13,6 +13,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
@@ -40,6 +41,8 @@ type Tracker struct {
 	Refusals Refusals `json:"-"`
 	// Handwritten is the last poll with a job whose owner requested a part of a GPU's shares by hand.
 	Handwritten time.Time `json:"handwritten,omitzero"`
+	// Stops says which of the site's rules adopt no jobs for now.
+	Stops adopt.Stops `json:"stops,omitzero"`
 	// Plain is the schedule by which plain Slurm would run the jobs, on State.NowS's clock.
 	Plain *schedule.SlurmAlone `json:"plain"`
 	// MaxDelayS bounds Wait.DelayedS of a released job, s: after that it is left to Slurm. 0 = nothing bounds it.

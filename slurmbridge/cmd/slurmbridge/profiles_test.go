@@ -46,7 +46,7 @@ func TestProfilesShowARelative(t *testing.T) {
 		GPUs:    []gpuprof.GPU{{UUID: "GPU-1"}},
 		PeriodS: 1000, Series: []rlcore.Use{{GPU: 0.6, MemMiB: 2048}},
 	}
-	if learned, err := st.Learn(t.Context(), known.Key, run, 0, false); err != nil || !learned {
+	if learned, err := st.Learn(t.Context(), st.DB(), known.Key, run, 0, false); err != nil || !learned {
 		t.Fatal(learned, err)
 	}
 	st.Close()
@@ -90,7 +90,7 @@ func TestRelativesStandInForUnknownSizes(t *testing.T) {
 	}
 	learn := func(app string, id int64, mib float64) {
 		t.Helper()
-		must.Get(st.Learn(t.Context(), app, &gpuprof.Record{
+		must.Get(st.Learn(t.Context(), st.DB(), app, &gpuprof.Record{
 			JobID: id, Node: "n1", User: "ann", Start: time.Unix(1000, 0), End: time.Unix(1100, 0),
 			GPUs: []gpuprof.GPU{{UUID: "GPU-1"}}, PeriodS: 100, Series: []rlcore.Use{{GPU: 0.5, MemMiB: mib}},
 		}, 0, false))(t)

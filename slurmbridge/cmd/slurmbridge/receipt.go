@@ -187,11 +187,8 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 		return nil, err
 	}
 	beliefs := interference.New(&contention.MPS)
-	for r, err := range past(st).Runs(ctx, history.Filter{Judged: true}) {
-		if err != nil {
-			return nil, err
-		}
-		r.Teach(beliefs)
+	if err := past(st).Recall(ctx, beliefs, time.Unix(0, 0)); err != nil {
+		return nil, err
 	}
 	policies, err := newPolicies(cfg, beliefs, log)
 	if err != nil {

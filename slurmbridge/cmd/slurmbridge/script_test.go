@@ -24,6 +24,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -210,7 +211,7 @@ func writeHistory(t must.T, st *store.Store, mode job.Mode) {
 		if i < 2 {
 			run.CoRunners, run.Outcome.Contract = []history.CoRunner{{Ref: fmt.Sprint(2 - i)}}, 1.2
 		}
-		must.OK(t, past(st).Store(ctx, &run))
+		must.OK(t, past(st).Store(ctx, &run, &interference.Standing{}, nil))
 	}
 }
 

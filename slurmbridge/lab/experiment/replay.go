@@ -98,15 +98,15 @@ func (t *Trace) measured(cfg *sim.Config) (*interference.Model, error) {
 		table.Add(p.Slowdown, p.Victim, append([]string{p.Aggressor}, p.More...)...)
 	}
 	cfg.Truth = table
-	lacking := 0
 	for i, a := range t.Profiles {
+		lacking := 0
 		for _, b := range t.Profiles[i:] {
 			if !table.Lacks(a.App, b.App) {
 				continue
 			}
-			if lacking++; lacking > interference.MostPairs { // the model would forget the first of them, and they would meet
-				return nil, fmt.Errorf("%w: more than %d pairs of its applications weren't measured both ways: leave out the "+
-					"profiles of those that never met", ErrTrace, interference.MostPairs)
+			if lacking++; lacking > interference.MostOthers { // the model would forget the first of them, and they would meet
+				return nil, fmt.Errorf("%w: more than %d pairs of %q weren't measured both ways: leave out the profiles of "+
+					"applications that it never met", ErrTrace, interference.MostOthers, a.App)
 			}
 			model.Forbid(a.Identity(), b.Identity())
 		}

@@ -117,9 +117,9 @@ func TestReadyRefuses(t *testing.T) {
 		{`job 3: neither its line nor the profile of "b" says how long it takes`, func(t *Trace) { t.Jobs[2].DurationS = 0 }},
 		{"no job is left of 1", func(t *Trace) { t.Jobs = t.Jobs[5:] }},
 		{"no job is left of 0", func(t *Trace) { t.Jobs = nil }},
-		{"pairs of its applications weren't measured", func(t *Trace) {
+		{`pairs of "a" weren't measured`, func(t *Trace) {
 			t.Pairs = []trace.Pair{{Victim: "a", Aggressor: "b", Slowdown: 2}}
-			for i := range 200 {
+			for i := range 300 {
 				t.Profiles = append(t.Profiles, flat(fmt.Sprint(i), 1, .1, 1))
 			}
 		}},

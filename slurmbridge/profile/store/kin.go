@@ -27,7 +27,7 @@ func (s *Store) SetFamily(ctx context.Context, user string, a appid.App) error {
 	if a.Key == "" || a.Family == "" {
 		return nil
 	}
-	_, err := s.db.ExecContext(ctx, `INSERT INTO families (user, app, family, name, sizes, seen) VALUES (?, ?, ?, ?, ?, ?)
+	_, err := s.db.ExecContext(ctx, `INSERT INTO applications (user, app, family, name, sizes, seen) VALUES (?, ?, ?, ?, ?, ?)
 		ON CONFLICT (user, app) DO UPDATE SET family = excluded.family, name = excluded.name, sizes = excluded.sizes, seen = excluded.seen`,
 		user, a.Key, a.Family, a.Name, database.JSON(&a.Sizes), s.now().UnixNano())
 	return database.Wrap(err, "write family of %s", a.Key)
@@ -37,7 +37,7 @@ func (s *Store) SetFamily(ctx context.Context, user string, a appid.App) error {
 func (s *Store) Family(ctx context.Context, user, app string) (appid.App, error) {
 	a := appid.App{Key: app}
 	err := s.db.QueryRowContext(ctx,
-		`SELECT family, name, sizes FROM families WHERE app = ? AND user IN (?, '') ORDER BY user = '' LIMIT 1`,
+		`SELECT family, name, sizes FROM applications WHERE app = ? AND user IN (?, '') ORDER BY user = '' LIMIT 1`,
 		app, user).Scan(&a.Family, &a.Name, database.JSON(&a.Sizes))
 	if errors.Is(err, sql.ErrNoRows) {
 		return a, nil
@@ -68,7 +68,7 @@ func (s *Store) Relative(ctx context.Context, user, app, card string) (*rlcore.P
 		k.Sizes = values(sizes)
 		known = append(known, k)
 		return nil
-	}, `SELECT f.sizes, p.body FROM families f JOIN profiles p ON p.app = f.app AND p.user = f.user
+	}, `SELECT f.sizes, p.body FROM applications f JOIN profiles p ON p.app = f.app AND p.user = f.user
 		WHERE f.family = ? AND f.user IN (?, '') AND (? = '' OR p.card IN (?, '')) ORDER BY p.updated DESC LIMIT ?`, a.Family, user, card, card, maxKin)
 	if err != nil {
 		return nil, fmt.Errorf("find relatives of %s: %w", app, err)

@@ -225,17 +225,19 @@ func (s *Store) Forget(ctx context.Context, user, app string) (int64, error) {
 	return res.RowsAffected()
 }
 
-// Tidy deletes jobs, and applications without a profile, last seen before the given time.
+// Tidy deletes what was last seen before the given time: jobs, applications without a profile, and what co-runs taught.
 func (s *Store) Tidy(ctx context.Context, before time.Time) error {
-	_, err := s.db.ExecContext(ctx, `DELETE FROM jobs WHERE seen < ?1; DELETE FROM families WHERE seen < ?1 AND NOT EXISTS
-		(SELECT 1 FROM profiles p WHERE p.user = families.user AND p.app = families.app)`, before.UnixNano())
+	_, err := s.db.ExecContext(ctx, `DELETE FROM jobs WHERE seen < ?1; DELETE FROM cells WHERE seen < ?1;
+		DELETE FROM applications WHERE seen < ?1 AND NOT EXISTS
+		(SELECT 1 FROM profiles p WHERE p.user = applications.user AND p.app = applications.app)`, before.UnixNano())
 	return database.Wrap(err, "remove old jobs and applications")
 }
 
 // Learn merges a run into its user's profile of the application, and reports whether it could: it needs a solo run on
 // one GPU with a stored series. limitS is the run's time limit, s (0 = none). cut: the run was ended early. Such a run
 // counts only until the application has a complete one.
-func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record, limitS float64, cut bool) (bool, error) {
+func (s *Store) Learn(ctx context.Context, q database.Querier, app string, r *gpuprof.Record, limitS float64, cut bool,
+) (bool, error) {
 	if app == "" || !r.Solo() || len(r.GPUs) != 1 || r.Cut {
 		return false, nil
 	}
@@ -250,20 +252,17 @@ func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record, limitS
 	if cut {
 		run = cutShort(run, limitS)
 	}
-	err = database.Tx(ctx, s.db, func(tx *sql.Tx) error {
-		of, err := own(ctx, tx, r.User, app)
-		if err != nil {
-			return err
-		}
-		run.Card = r.Card()
-		if old := of[run.Card]; cut && old != nil && (old.Runs > 0 || old.DurationS > run.DurationS) {
-			return nil
-		}
-		merged := gpuprof.Merge(of[run.Card], run, r.GPUs[0].MemMiB)
-		merged.Card = run.Card
-		return put(ctx, tx, r.User, merged, s.now())
-	})
-	return true, database.Wrap(err, "learn from job %s", r.Ref())
+	run.Card = r.Card()
+	of, err := own(ctx, q, r.User, app)
+	if err != nil {
+		return false, err
+	}
+	if old := of[run.Card]; cut && old != nil && (old.Runs > 0 || old.DurationS > run.DurationS) {
+		return true, nil
+	}
+	merged := gpuprof.Merge(of[run.Card], run, r.GPUs[0].MemMiB)
+	merged.Card = run.Card
+	return true, put(ctx, q, r.User, merged, s.now())
 }
 
 // cutShort extrapolates the profile of a run that was ended early. Its duration is the one assumed for an unknown job
@@ -303,17 +302,14 @@ func assuming(r *gpuprof.Record, use float64) *gpuprof.Record {
 
 // Ran adds a run's length to the user's own profile of an application on a card, if there is one. It changes nothing
 // else, since a sharer's own use of the GPU is unknown.
-func (s *Store) Ran(ctx context.Context, user, app, card string, x rlcore.Past) error {
-	err := database.Tx(ctx, s.db, func(tx *sql.Tx) error {
-		of, err := own(ctx, tx, user, app)
-		if err != nil || of[card] == nil {
-			return err
-		}
-		p := of[card]
-		p.AddPast(x)
-		return put(ctx, tx, user, p, s.now())
-	})
-	return database.Wrap(err, "learn how long %s took", app)
+func (s *Store) Ran(ctx context.Context, q database.Querier, user, app, card string, x rlcore.Past) error {
+	of, err := own(ctx, q, user, app)
+	if err != nil || of[card] == nil {
+		return err
+	}
+	p := of[card]
+	p.AddPast(x)
+	return put(ctx, q, user, p, s.now())
 }
 
 // ReadProfiles reads profiles from a file: JSON (an array of profiles, with series) or CSV (app, duration_s, gpu_util,

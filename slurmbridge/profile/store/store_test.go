@@ -55,13 +55,13 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 		r       *gpuprof.Record
 		learned bool
 	}{{record(1, "ann", 100, 2), false}, {record(3, "ann", 50), true}} {
-		if ok, err := s.Learn(ctx, "lmp", c.r, 0, false); err != nil || ok != c.learned {
+		if ok, err := s.Learn(ctx, s.DB(), "lmp", c.r, 0, false); err != nil || ok != c.learned {
 			t.Errorf("job %d: learned %v, %v", c.r.JobID, ok, err)
 		}
 	}
 	// Of a run beside others its length counts, where there is a profile of its user's.
-	must.OK(t, s.Ran(ctx, "ann", "lmp", "", rlcore.Past{SoloS: 70, LimitS: 3600}),
-		s.Ran(ctx, "bob", "lmp", "", rlcore.Past{SoloS: 900}))
+	must.OK(t, s.Ran(ctx, s.DB(), "ann", "lmp", "", rlcore.Past{SoloS: 70, LimitS: 3600}),
+		s.Ran(ctx, s.DB(), "bob", "lmp", "", rlcore.Past{SoloS: 900}))
 	if isNew, err := s.AddRecord(ctx, record(3, "ann", 50), "lmp"); err != nil || isNew {
 		t.Errorf("the same record twice: new %v, %v", isNew, err)
 	}
@@ -84,7 +84,7 @@ func TestProfilesOfRunsThatWereCutShort(t *testing.T) {
 	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
 	known := func() *rlcore.Profile { return must.Get(s.Lookup(t.Context(), "ann", "server", ""))(t) }
 	learn := func(id int64, s2 float64, cut bool) {
-		must.Equal(t, must.Get(s.Learn(t.Context(), "server", record(id, "ann", s2), 1000, cut))(t), true)
+		must.Equal(t, must.Get(s.Learn(t.Context(), s.DB(), "server", record(id, "ann", s2), 1000, cut))(t), true)
 	}
 	learn(1, 200, true)
 	p := known()
@@ -114,7 +114,7 @@ func TestImport(t *testing.T) {
 		t.Errorf("%+v %v", p, err)
 	}
 	// A user's own run counts more than what was imported.
-	if ok, err := s.Learn(ctx, "vgg16", record(3, "bob", 50), 0, false); err != nil || !ok {
+	if ok, err := s.Learn(ctx, s.DB(), "vgg16", record(3, "bob", 50), 0, false); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	if p, err := s.Lookup(ctx, "bob", "vgg16", ""); err != nil || p.DurationS != 50 {
@@ -239,7 +239,7 @@ func TestRelatives(t *testing.T) {
 	if _, err := s.Relative(ctx, "ann", want.Key, ""); !errors.Is(err, ErrNotFound) {
 		t.Errorf("without a profile: %v", err)
 	}
-	if ok, err := s.Learn(ctx, script(1000).Key, record(1, "ann", 50), 0, false); err != nil || !ok {
+	if ok, err := s.Learn(ctx, s.DB(), script(1000).Key, record(1, "ann", 50), 0, false); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	p, err := s.Relative(ctx, "ann", want.Key, "")
@@ -296,7 +296,7 @@ func on(model string, id int64, seconds float64) *gpuprof.Record {
 func keep(t *testing.T, s *Store, app string, r *gpuprof.Record) {
 	t.Helper()
 	must.Get(s.AddRecord(t.Context(), r, app))(t)
-	if ok, err := s.Learn(t.Context(), app, r, 0, false); err != nil || !ok {
+	if ok, err := s.Learn(t.Context(), s.DB(), app, r, 0, false); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 }
