@@ -20,7 +20,7 @@ import (
 // the other: on a busy machine the agent may miss too much of a run.
 func (r *world) learned(app string, cards, runs int, run func() string) map[string]*rlcore.Profile {
 	r.t.Helper()
-	for range 8 {
+	for range 20 {
 		var list []struct{ Profile *rlcore.Profile }
 		r.command(&list, "profiles", "list")
 		of, n := map[string]*rlcore.Profile{}, 0
