@@ -66,7 +66,6 @@ func draw(name string, data any) template.HTML {
 	return template.HTML(b.String())
 }
 
-// tick is a mark of an axis.
 type tick struct {
 	At   float64
 	Text string

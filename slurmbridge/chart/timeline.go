@@ -140,7 +140,6 @@ func (t *Timeline) unfolded() time.Duration {
 	return max(d, time.Second)
 }
 
-// x returns the place of a time.
 func (t *Timeline) x(at time.Time) float64 {
 	scale := (100 - foldWidth*float64(len(t.folds))) / float64(t.unfolded())
 	x := scale * float64(at.Sub(t.From))
@@ -167,7 +166,7 @@ func (t *Timeline) bars(spans []Span) (out []bar) {
 	return out
 }
 
-// lanes lays out jobs in lanes, so overlapping jobs are drawn beside each other.
+// lanes lays out jobs in lanes, so overlapping jobs are drawn next to each other.
 func (t *Timeline) lanes(in []Span) []bar {
 	out := make([]bar, len(in))
 	var lanes []Span // the last span of each

@@ -120,8 +120,7 @@ func Cause(err error) string {
 	}
 }
 
-// AskAgents requests the state of each GPU node's agent. pattern is the agents' address with {node} for the node's
-// address, e.g. "http://{node}:9798".
+// AskAgents requests the state of each GPU node's agent. pattern is their address, e.g. "http://{node}:9798".
 func AskAgents(ctx context.Context, client *http.Client, pattern string, nodes []text.Node) map[string]Agent {
 	out := make(map[string]Agent, len(nodes))
 	var mu sync.Mutex
@@ -148,7 +147,6 @@ func AskAgents(ctx context.Context, client *http.Client, pattern string, nodes [
 	return out
 }
 
-// askAgent requests one agent's health and its metrics of GPUs and hooks.
 func askAgent(ctx context.Context, client *http.Client, address string) Agent {
 	out := Agent{Answer: get(ctx, client, address+"/-/healthy")}
 	out.body = nil
@@ -203,8 +201,7 @@ func TryCredential(ctx context.Context, m credential.Method) string {
 	return ""
 }
 
-// UnitUser returns the user that the service runs as, from the output of `systemctl show -p LoadState,User`; "" if the
-// unit isn't loaded.
+// UnitUser returns the service's user, from `systemctl show -p LoadState,User`; "" if the unit isn't loaded.
 func UnitUser(properties string) string {
 	values := map[string]string{}
 	for line := range strings.Lines(properties) {

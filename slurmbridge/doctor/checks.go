@@ -212,8 +212,7 @@ func (e *exam) checks() []check {
 				"job, the bridge doesn't know whether it failed, can't run it again and learns the wrong thing from it",
 			"slurmctld keeps ended jobs for that long: they count toward MaxJobCount, and take some KiB of memory each",
 			toConf("MinJobAge=300   # Slurm's default")),
-		// Tried on 24.11.5 with small limits: both root and SlurmUser were held back, for five seconds at a time. No user is
-		// exempt.
+		// Tried on 24.11.5 with small limits: even root and SlurmUser were held back, for five seconds at a time.
 		row("rate-limit", Warning, slurmConf, e.lowRateLimit(),
 			"SlurmctldParameters limits a user's requests to slurmctld (rl_enable)",
 			"the bridge sends several requests when a group starts; if Slurm delays them, groups start seconds late",

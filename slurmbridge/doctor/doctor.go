@@ -93,7 +93,6 @@ func hitIf(cond bool, pairs ...string) []hit {
 	return []hit{h}
 }
 
-// hitEach returns one hit for each value.
 func hitEach(name string, values []string) (hits []hit) {
 	for _, v := range values {
 		hits = append(hits, hit{name: v})
@@ -143,7 +142,6 @@ func newExam(f *Facts) *exam {
 	return e
 }
 
-// anyShares reports whether some node has shares of a kind.
 func (e *exam) anyShares(kind string) bool {
 	return slices.ContainsFunc(e.gpus, func(n *text.Node) bool { return n.Shares[kind] > 0 })
 }

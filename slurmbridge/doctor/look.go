@@ -219,7 +219,6 @@ func clock(a Agent) string {
 	return off.String() + " off"
 }
 
-// hasShares reports whether a node has shares of the cluster's kind.
 func (e *exam) hasShares(n *text.Node) bool { return n.Shares[e.sharing] > 0 }
 
 // partitionsOf returns the partitions for jobs that have a GPU node for which cond is true, without the gate's own.
@@ -255,8 +254,7 @@ func (e *exam) partitionsWhere(cond func(p text.Partition) bool) []hit {
 	return hitIf(names != nil, "partitions", strings.Join(names, ", "))
 }
 
-// mixed finds the partitions that hand out both whole GPUs and shares, if Slurm mistakes GPUs in use by shares for
-// free ones.
+// mixed finds partitions that hand out both whole GPUs and shares, if Slurm mistakes GPUs in use by shares as free.
 func (e *exam) mixed(mistakes bool) []hit {
 	partitions := e.withShares()
 	if len(partitions) == 0 { // the cluster has no shares yet
@@ -311,8 +309,7 @@ func (e *exam) absentPartitions() (hits []hit) {
 	return hits
 }
 
-// withoutShares finds nodes without shares. instances: nodes with MIG instances, if Slurm can share these, else nodes
-// without.
+// withoutShares finds nodes without shares: with MIG instances, if instances is set and Slurm can share these, or none.
 func (e *exam) withoutShares(instances bool) []hit {
 	if instances && !text.SharesInstances(e.Config["SLURM_VERSION"]) {
 		return nil
@@ -320,7 +317,6 @@ func (e *exam) withoutShares(instances bool) []hit {
 	return e.nodesWhere(func(n *text.Node) bool { return sharesOf(n) == 0 && hasInstances(n) == instances })
 }
 
-// hasInstances reports whether some of a node's GPUs are MIG instances.
 func hasInstances(n *text.Node) bool {
 	for gpuType := range n.ByType {
 		_, ok := job.InstanceOf(gpuType)
@@ -376,7 +372,6 @@ func (e *exam) unnamedShares() []hit {
 	return hits
 }
 
-// unknownCards finds GPU types that the bridge doesn't know, with their nodes.
 func (e *exam) unknownCards() (hits []hit) {
 	unknown := map[string][]string{} // names of nodes by GPU type
 	for _, n := range e.gpus {
@@ -590,8 +585,7 @@ func (e *exam) gateless(bySite bool) []hit {
 // loadsFiles matches a Lua call that loads another file.
 var loadsFiles = regexp.MustCompile(`\b(dofile|loadfile|require)\b`)
 
-// lowRateLimit finds a limit on a user's requests that is too low for the start of a group. params are
-// SlurmctldParameters without the limit.
+// lowRateLimit finds a rate limit too low for the start of a group. params are SlurmctldParameters without it.
 func (e *exam) lowRateLimit() []hit {
 	params := e.Config["SlurmctldParameters"]
 	enough := func(name string, least int) bool {
@@ -604,7 +598,6 @@ func (e *exam) lowRateLimit() []hit {
 	return hitIf(text.HasOption(params, "rl_enable") && tooLow, "params", withoutWords(params, limit))
 }
 
-// refusedChanges finds changes of jobs that Slurm refused.
 func (e *exam) refusedChanges() (hits []hit) {
 	file, lines := e.letPass(false)
 	for i := range e.daemon.Refused {
@@ -629,7 +622,6 @@ func (e *exam) refusedChanges() (hits []hit) {
 	return hits
 }
 
-// tracked reports whether accounting counts shares.
 func (e *exam) tracked() bool { return e.hasOption("AccountingStorageTRES", "gres/"+e.sharing) }
 
 // gpusAlone returns a TRES list's value for GPUs, or its values for types of GPUs. It returns none if the list has a
@@ -674,8 +666,7 @@ func (e *exam) gpuLimits() []hit {
 	return hitIf(of != nil, "of", strings.Join(of, ", ")+more, "lines", strings.Join(lines, "\n"))
 }
 
-// gpuBills finds partitions that bill GPUs but not shares. hinder: those where this keeps jobs from being adopted, else
-// the others.
+// gpuBills finds partitions that bill GPUs but not shares: if hinder, where this prevents adoption, else the others.
 func (e *exam) gpuBills(hinder bool) (hits []hit) {
 	for i := range e.Partitions {
 		p := &e.Partitions[i]

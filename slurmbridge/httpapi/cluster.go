@@ -17,8 +17,7 @@ type lane struct {
 	spans []chart.Span
 }
 
-// show counts GPUs and draws the GPUs that the options select: all in order if they fit, else the busiest first, by
-// their jobs now, then in the past.
+// show counts GPUs and draws those that the options select: all in order if they fit, else the busiest first.
 func (v *view) show(gpus []GPU, runs []history.Run, m *mask) {
 	spans := spansOf(v.Status, runs, v.Now, m)
 	var lanes []lane

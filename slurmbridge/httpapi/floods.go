@@ -24,8 +24,7 @@ type bounds struct {
 	write  time.Duration // from a request's end to the last byte of the answer
 }
 
-// NewServer returns an HTTP server that bounds connections, in all and by host, and the times to send a request and to
-// read the answer.
+// NewServer returns an HTTP server that bounds connections, in all and by host, and the time for each request.
 func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	srv := bounds{conns: 4096, ofHost: 256, write: time.Minute}.server(h)
 	srv.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug) // failed handshakes are the client's problem
@@ -69,8 +68,7 @@ func (c *counted) state(conn net.Conn, s http.ConnState) {
 	}
 }
 
-// shed closes the oldest connection of host if it has too many, or of the host with the most if all together are too
-// many.
+// shed closes the oldest connection of host if it has too many, or of the host with the most if all have too many.
 func (c *counted) shed(host string) {
 	of := map[string]int{}
 	for _, o := range c.open {
@@ -193,8 +191,7 @@ func (p parameters) check(query string) error {
 		case !known && len(p) == 0:
 			return badRequest("there is no parameter %.40q: the path takes none", name)
 		case !known:
-			return badRequest("there is no parameter %.40q; there are %s", name,
-				strings.Join(slices.Sorted(maps.Keys(p)), ", "))
+			return badRequest("there is no parameter %.40q; there are %s", name, strings.Join(slices.Sorted(maps.Keys(p)), ", "))
 		case given > most:
 			return badRequest("%s is given %d times: at most %d", name, given, most)
 		}

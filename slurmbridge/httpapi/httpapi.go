@@ -32,8 +32,7 @@ type Server struct {
 	Groups func(ctx context.Context, since time.Time, limit int) ([]journal.Grouped, error)
 	// Owner returns a job's user, "" = unknown; nil = all owners are unknown.
 	Owner func(ctx context.Context, ref string) (string, error)
-	// Asker identifies a request's user where jobs are private, Nodes a node that requests a memory limit; nil = none
-	// can be identified.
+	// Asker identifies a request's user where jobs are private, Nodes a node that requests a memory limit; nil = none.
 	Asker, Nodes *Asker
 	// Memory returns the memory limit of a user's job; zero = none, or unknown.
 	Memory func(ctx context.Context, ref, user string) (MemoryReport, error)

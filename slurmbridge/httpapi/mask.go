@@ -41,7 +41,6 @@ const other = "other "
 // owns reports whether the viewer may see a user's jobs.
 func (m *mask) owns(user string) bool { return m.all || m.user != "" && user == m.user }
 
-// add records the owner of a job.
 func (m *mask) add(ref, user string) {
 	if m.owns(user) {
 		m.own[ref] = true
@@ -66,7 +65,7 @@ func (m *mask) refs(all []string) (out []string) {
 	return out
 }
 
-// describe returns a job's number with its user and application, as far as the viewer may see them.
+// describe returns a job's number, user and application, if the viewer may see them.
 func (m *mask) describe(ref, user, app string) string {
 	if !m.owns(user) {
 		return "another user's job"
@@ -136,7 +135,6 @@ func (m *mask) explanation(e *job.Explanation) *job.Explanation {
 	return &out
 }
 
-// number matches a job's name in a sentence.
 var number = regexp.MustCompile(`\b\d+(_\d+)?\b`)
 
 // text replaces the names of other users' jobs in a sentence.

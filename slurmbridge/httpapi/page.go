@@ -53,7 +53,6 @@ func parsePages() (*template.Template, string) {
 		"'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 }
 
-// ago prints the time since t.
 func ago(now, t time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -64,7 +63,7 @@ func ago(now, t time.Time) string {
 // span prints a duration; a negative one as 0.
 func span(d time.Duration) string { return job.Span(max(0, d).Hours()) }
 
-// Limits of a page, whatever its query.
+// Limits of a page.
 const (
 	mostGPUs   = 100
 	mostJobs   = 500
@@ -72,17 +71,14 @@ const (
 	mostPoints = 400    // in the chart of slowdowns
 )
 
-// hourSet are the lengths of the past that pages can show, in hours. There are few, so that many requests share one
-// reading of the past.
+// hourSet are the hours of the past that pages can show: few, so that requests share one reading of the past.
 var hourSet = []int{1, 6, 24, 72}
 
-// options are the parameters of the status page.
 type options struct {
 	Hours, GPUs, Skip, Jobs int
 	Refresh                 int // s; 0 = never
 }
 
-// pageParameters are the query parameters that readOptions reads.
 var pageParameters = parameters{"hours": 1, "gpus": 1, "skip": 1, "jobs": 1, "refresh": 1}
 
 func readOptions(q url.Values) (options, error) {
@@ -99,7 +95,6 @@ func readOptions(q url.Values) (options, error) {
 	return o, err
 }
 
-// readNumber reads a parameter, if it is given.
 func readNumber(q url.Values, name string, into *int, low, top int) error {
 	v := q.Get(name)
 	if v == "" {
@@ -188,9 +183,8 @@ const (
 // errRuns replaces errors of reading runs on the page.
 var errRuns = errors.New("past runs can't be read")
 
-// past returns the runs of the last hours, in the order of their ends, and the trouble if they can't be read. Reading
-// them costs more than the rest of the page, so requests share them for a while; without them the page shows the
-// present only.
+// past returns the runs of the last hours, in the order of their ends, or the trouble with reading them. Reading costs
+// more than the rest of the page, so requests share the runs for a while.
 func (a *api) past(ctx context.Context, now time.Time, hours int) (runs []history.Run, trouble string) {
 	if a.Runs == nil {
 		return nil, ""

@@ -31,8 +31,7 @@ type Asker struct {
 // errNobody: a request has no credential, or one for another request.
 var errNobody = errors.New("the request has no credential for it")
 
-// who returns a request's credential. The error becomes part of the answer, so it doesn't reveal details of a failure
-// on the controller.
+// who returns a request's credential. The error becomes part of the answer, so it has no details of the controller.
 func (a *Asker) who(req *http.Request) (*credential.Credential, error) {
 	if a == nil || req.Header.Get(a.Header) == "" {
 		return nil, errNobody
@@ -60,7 +59,7 @@ type viewer struct {
 	err  error  // why the user isn't identified
 }
 
-// viewer identifies a request's user. If there is none, WWW-Authenticate tells the client to send a credential.
+// viewer identifies a request's user. Without one, WWW-Authenticate names the credential's header.
 func (a *Asker) viewer(w http.ResponseWriter, req *http.Request) viewer {
 	c, err := a.who(req)
 	switch {

@@ -269,7 +269,6 @@ func (a *api) groups(w http.ResponseWriter, req *http.Request) (any, error) {
 	return groups, nil
 }
 
-// readTime reads a parameter, if it is given.
 func readTime(q url.Values, name string, into *time.Time) error {
 	v := q.Get(name)
 	if v == "" {

@@ -37,8 +37,7 @@ const (
 )
 
 // report answers a query, perhaps from the cache; ErrNoUsage isn't cached. Requests share the report, so it must not be
-// changed. report returns only when the report is made, even if the client has gone, because the requests' turns bound
-// the reports that are made at a time.
+// changed. report waits for it even if the client has gone, since the requests' turns bound the work at a time.
 func (a *api) report(ctx context.Context, q usage.Query) (*usage.Report, error) {
 	key := fmt.Sprintf("%d %d %s %q %q", q.From.Unix()/60, q.To.Unix()/60, q.By, q.Users, q.Accounts)
 	q.Limit = mostLines
@@ -57,7 +56,7 @@ func (s *Server) hidden() bool {
 	return s.private(st) || st != nil && st.Snap != nil && st.Snap.PrivateUsage
 }
 
-// allUsage serves the report on all users. Where Slurm hides usage, only users who may see everything get it.
+// allUsage serves the report on all users. Where Slurm hides usage, only trusted users get it.
 func (a *api) allUsage(w http.ResponseWriter, req *http.Request) (any, error) {
 	if !a.viewer(w, req, a.hidden()).all {
 		return nil, fault{http.StatusUnauthorized, "Slurm hides other users' usage here (PrivateData), and so does the " +
@@ -123,7 +122,6 @@ func (a *api) idle(w http.ResponseWriter, req *http.Request) (any, error) {
 	return r, nil
 }
 
-// usageDays are the periods that the page offers.
 var usageDays = []int{1, 7, 30, 90, 365}
 
 type usageView struct {
@@ -147,7 +145,6 @@ func (v *usageView) With(days int, by usage.By) string {
 	return "usage?" + url.Values{"days": {strconv.Itoa(days)}, "by": {string(by)}}.Encode()
 }
 
-// mostUsageLines is the maximum number of lines on the page.
 const mostUsageLines = 50
 
 func (a *api) usagePage(_ http.ResponseWriter, req *http.Request) (any, error) {

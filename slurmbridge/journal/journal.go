@@ -247,9 +247,8 @@ func (j *Journal) tx(ctx context.Context, what string, f func(exec func(query st
 	}), "%s", what)
 }
 
-// Started stores when a member started, as its node recorded it, and returns the time between the group's first and
-// last start; complete means that the starts of all members are known. The error is ErrNotFound for a job without a
-// group.
+// Started stores a member's start, as its node recorded it, and returns the time between the group's first and last
+// start, and whether all members' starts are known. The error is ErrNotFound for a job without a group.
 func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (skew time.Duration, complete bool,
 	err error,
 ) {

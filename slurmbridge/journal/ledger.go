@@ -18,11 +18,10 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// ledger is the state of the last poll, so that RecordPoll writes only changes: a quiet queue causes no writes. Only
-// the controller's loop uses it.
+// ledger is the state of the last poll, so that RecordPoll writes only changes. Only the controller's loop uses it.
 type ledger struct {
 	tracks map[string]*track // the jobs of the last poll, by ref; nil = not read yet
-	left   []tracker.Left    // the ended runs whose ends have yet to be written
+	left   []tracker.Left    // ended runs with ends yet to write
 	nodes  map[string]string // the JSON last written, by node
 	hour   int64             // in which the nodes were last written
 	lastAt time.Time         // of the last poll
@@ -70,7 +69,6 @@ func (j *Journal) RecordPoll(ctx context.Context, st *job.Status) error {
 	return nil
 }
 
-// pollWriter writes one poll.
 type pollWriter struct {
 	*ledger // of the previous poll
 	ctx     context.Context
@@ -148,9 +146,7 @@ func (p *pollWriter) decisions() map[string]history.Decision {
 		beside := members > 1 || g.Kind == job.Join && slices.ContainsFunc(p.st.Snap.Jobs, onSameGPU)
 		for k := range g.Members {
 			m := &g.Members[k]
-			out[m.Ref] = history.Decision{
-				Group: g.ID, Policy: g.Policy, Rule: m.Rule, Predicted: m.Predicted, Beside: beside,
-			}
+			out[m.Ref] = history.Decision{Group: g.ID, Policy: g.Policy, Rule: m.Rule, Predicted: m.Predicted, Beside: beside}
 		}
 	}
 	return out
@@ -231,8 +227,7 @@ func (p *pollWriter) follow(j *job.Job, before map[string]*track) error {
 	return nil
 }
 
-// eligible returns since when a job, ready when first seen at a time, has been ready: since its submission, or since
-// it became eligible.
+// eligible returns since when a job that was ready when first seen has been ready.
 func eligible(j *job.Job, at time.Time) time.Time {
 	if j.Eligible.After(j.Submit) && !j.Eligible.After(at) {
 		return j.Eligible
@@ -273,7 +268,6 @@ func (p *pollWriter) ended(ref string, t *track) error {
 	return history.Close(p.ctx, p.tx, ref, t.start, p.at, &history.Ending{})
 }
 
-// insert writes a run. ended is zero while it runs.
 func (p *pollWriter) insert(j *job.Job, t *track, ended time.Time) error {
 	r := history.Run{
 		Ref: j.Ref, User: j.User, Account: j.Account, Partition: j.Partition, App: p.st.Apps[j.Ref].Key, Mode: p.st.Mode,
@@ -298,8 +292,7 @@ func (p *pollWriter) insert(j *job.Job, t *track, ended time.Time) error {
 // mostBetween bounds the time between two polls that counts as waiting: while the daemon was down nothing was refused.
 const mostBetween = 10 * time.Minute
 
-// refusals counts the guard's reasons, each once per job and poll, and adds the time since the last poll to reasons
-// that keep a job waiting.
+// refusals counts the guard's reasons, each once per job and poll, and the time that they alone kept jobs waiting.
 func (p *pollWriter) refusals() error {
 	since := time.Duration(0)
 	if !p.lastAt.IsZero() {

@@ -1,4 +1,4 @@
-// Package mail writes to the owners of jobs whose GPUs are idle, and reports what ended jobs used. The mails contain
+// Package mail writes to the owners of jobs with idle GPUs, and reports what ended jobs used. The mails contain
 // text of users (names, addresses): none of it reaches a shell, a header or an option of a mail program.
 package mail
 
@@ -43,7 +43,7 @@ func (m *Mail) Ref() string {
 	return m.Runs[0].Ref
 }
 
-// OfIdle returns the mails about idle jobs, without owners who opted out.
+// OfIdle returns the mails about idle jobs, without jobs that opted out.
 func OfIdle(all []job.Idle) []Mail {
 	return group(all, Idle, func(m *Mail, x job.Idle) { m.Idle = append(m.Idle, x) },
 		func(x *job.Idle) (ref, user string) {
@@ -78,8 +78,7 @@ func group[T any](all []T, kind Kind, add func(*Mail, T), owner func(*T) (ref, u
 	return out
 }
 
-// address matches addresses that no mail program takes for an option, file or command. To mailx "-f", "/file" and
-// "|command" are such.
+// address matches addresses that mailx doesn't take for an option, file or command ("-f", "/file", "|command").
 var address = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._%+=-]*(@[A-Za-z0-9][A-Za-z0-9.-]*)?$`)
 
 // Bounds on the addresses of a mail.
@@ -108,8 +107,7 @@ func Addresses(mailUser, user, domain string) []string {
 	return nil
 }
 
-// Template writes the text of mails. It is a text/template with a definition for each Kind; the first line of its
-// output is "Subject: " and the subject.
+// Template is a text/template with a definition for each Kind. The first line of its output is "Subject: SUBJECT".
 type Template struct{ t *template.Template }
 
 var errTemplate = errors.New("invalid mail template")
@@ -142,7 +140,6 @@ type data struct {
 	Lines     []string // of a report
 }
 
-// mostTasks bounds the tasks of an array in a mail.
 const mostTasks = 20
 
 // Write makes a mail's subject and text.
@@ -203,7 +200,6 @@ func guard(body string) string {
 	return strings.Join(lines, "\n")
 }
 
-// message returns a mail in sendmail's input format.
 func message(to []string, subject, body string) string {
 	return "To: " + strings.Join(to, ", ") + "\nSubject: " + mime.QEncoding.Encode("utf-8", subject) +
 		"\nAuto-Submitted: auto-generated\nMIME-Version: 1.0\nContent-Type: text/plain; charset=utf-8\n" +

@@ -17,8 +17,7 @@ var sendmails = []string{"/usr/sbin/sendmail", "/usr/lib/sendmail"}
 
 var errNoProgram = errors.New("no mail program found")
 
-// Program returns the site's mail program (mail_program) if it is set, else the first of Slurm's MailProg and sendmail
-// that exists.
+// Program returns the site's mail program (mail_program), or the first of Slurm's MailProg and sendmail that exists.
 func Program(site, mailProg string) (string, error) {
 	if site != "" {
 		if _, err := exec.LookPath(site); err != nil {
@@ -36,7 +35,6 @@ func Program(site, mailProg string) (string, error) {
 	return "", fmt.Errorf("%w: neither Slurm's MailProg (%q) nor %s exists", errNoProgram, mailProg, others)
 }
 
-// sendTimeout is how long a mail program may take.
 const sendTimeout = 30 * time.Second
 
 // Send passes a mail to a mail program. A program named sendmail gets headers and text on its standard input; any other

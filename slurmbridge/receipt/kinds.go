@@ -37,7 +37,6 @@ func (m *Mean) text(f func(v float64) string) string {
 	return f(m.Mean)
 }
 
-// kindOf returns the kind of a run.
 func kindOf(j *history.Run) string {
 	switch {
 	case j.Decided.Rule != "", j.Rule() != "":

@@ -45,7 +45,6 @@ type Layouts struct {
 	Best    int            `json:"best"` // index of the layout with the earliest ends that refuses no job, −1 = none
 }
 
-// cluster holds the GPUs of a replay.
 type cluster struct {
 	gpus         []rlcore.GPUSpec
 	nodes, cards []string
@@ -135,7 +134,6 @@ func (w *World) MIG(jobs []history.Run) (*Layouts, error) {
 	return out, nil
 }
 
-// layout replays the jobs on a cluster.
 func (w *World) layout(jobs []history.Run, c *cluster, share bool, all *Layouts) (*Layout, error) {
 	left := map[string]int{}
 	p, err := w.prepare(c, jobs, left)

@@ -1,6 +1,5 @@
 // Package receipt computes what the bridge did in some days, and would have done in shadow mode: jobs grouped,
-// GPU-hours, slowdowns, waits, contracts, memory failures, and the guard's vetoes. It does no I/O: Make is a pure
-// function of the runs that ended.
+// GPU-hours, slowdowns, waits, contracts, memory failures, and the guard's vetoes. Make is a pure function.
 package receipt
 
 import (
@@ -225,7 +224,6 @@ func Sharing(runs []history.Run) *Receipt {
 	return r
 }
 
-// share adds a judged run.
 func (r *Receipt) share(j *history.Run) {
 	o := j.Outcome
 	if lent := j.Ending.LentS; lent > 0 {
@@ -254,7 +252,6 @@ func (r *Receipt) share(j *history.Run) {
 	}
 }
 
-// add adds the slowdown of a job.
 func (s *Slowdown) add(ref string, v float64) {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return
@@ -264,7 +261,6 @@ func (s *Slowdown) add(ref string, v float64) {
 	}
 }
 
-// finish computes the figures from all slowdowns.
 func (s *Slowdown) finish() {
 	slices.Sort(s.all)
 	s.Jobs = len(s.all)

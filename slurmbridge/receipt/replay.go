@@ -51,8 +51,7 @@ type Replay struct {
 	// Base is the first world: each job on a GPU of its own, or with WhatIf the jobs as requested. Shared is the second.
 	Base   Lot `json:"base"`
 	Shared Lot `json:"shared"`
-	// RecordedWait is the mean wait that these jobs really had. Its distance from the replayed waits shows how realistic
-	// the replay is.
+	// RecordedWait is the real mean wait of these jobs. Its distance from the replayed waits shows the replay's realism.
 	RecordedWait float64 `json:"recorded_mean_wait_h"`
 	All          Change  `json:"all"`
 	// Users and Apps cover all jobs, with WhatIf the jobs that would share. Users with the most jobs come first, and
@@ -313,7 +312,6 @@ func (w *World) pick(jobs []history.Run, left map[string]int) []*history.Run {
 	return kept
 }
 
-// nodesOf returns the number of a run's nodes.
 func nodesOf(j *history.Run) int { return max(1, len(j.Nodes), len(text.ExpandHosts(j.Node))) }
 
 // gpusOf returns the number of GPUs that a run held on each of its nodes, 0 = the numbers differ.
@@ -424,7 +422,6 @@ func (r *Replay) compare(p *prepared, base, shared *sim.Result) {
 	r.Users, r.Apps = ranked(users, most), ranked(apps, idle)
 }
 
-// host adds a job's use of its node.
 func (w *Would) host(j *history.Run) {
 	if h := j.Host; h != nil {
 		w.HostOf++
@@ -489,7 +486,6 @@ func lot(r *sim.Result) Lot {
 	return l
 }
 
-// line is the change to a job's script.
 const line = "#SBATCH --gres=gpu:shared  (in place of --gres=gpu:1 or --gpus=1)"
 
 // Text writes the comparison for a terminal, with at most limit lines in each list.

@@ -14,8 +14,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
-// Text writes the receipt, with at most limit lines in each list. It contains text of users: out must remove control
-// characters.
+// Text writes the receipt, at most limit lines a list. It has text of users: out must remove control characters.
 func (r *Receipt) Text(out io.Writer, limit int) {
 	p := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
 	p("Receipt, %s to %s", r.From.Local().Format(time.DateTime), r.To.Local().Format(time.DateTime))

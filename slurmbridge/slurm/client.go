@@ -275,8 +275,7 @@ func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
 	return nil
 }
 
-// throttle fills in how many tasks of each array may run at a time. squeue shows this only without --array, in the one
-// row of an array.
+// throttle fills in how many tasks of each array may run at a time. squeue shows this only without --array.
 func (c *Client) throttle(ctx context.Context, snap *job.Snapshot) error {
 	waits := func(j job.Job) bool { return j.ArrayID != 0 && j.State == job.Pending && j.Dependency.List != nil }
 	if !slices.ContainsFunc(snap.Jobs, waits) {
@@ -376,8 +375,7 @@ func (c *Client) details(ctx context.Context, snap *job.Snapshot, params string)
 	return errors.Join(err, errPlain)
 }
 
-// growing returns a function that reports whether some node allocates more CPUs to a job than it requests, and memory
-// with them.
+// growing returns whether some node allocates more CPUs to a job than it requests, and memory with them.
 func growing(nodes []job.Node, params string) func(cpus int) bool {
 	grows := map[int]bool{}
 	return func(cpus int) bool {

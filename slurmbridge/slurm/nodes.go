@@ -65,8 +65,7 @@ func gpuNodes(nodes []text.Node, params, release string) []job.Node {
 	return out
 }
 
-// Bounds reads the bounds on raised time limits: Slurm itself lets SlurmUser raise a limit past the partition's MaxTime
-// and into a reservation.
+// Bounds reads the bounds on raised time limits: Slurm lets SlurmUser raise them past MaxTime and into reservations.
 func (c *Client) Bounds(ctx context.Context) (*job.Bounds, error) {
 	partitions, err := c.partitions(ctx)
 	if err != nil {
@@ -166,9 +165,7 @@ func oneNode(partitions []text.Partition, config map[string]string, nodes []job.
 }
 
 // settings adds the partitions' settings to a poll, and returns the partitions.
-func (c *Client) settings(
-	ctx context.Context, config map[string]string, snap *job.Snapshot,
-) ([]text.Partition, error) {
+func (c *Client) settings(ctx context.Context, config map[string]string, snap *job.Snapshot) ([]text.Partition, error) {
 	partitions, err := c.parts.get(c.Now(), partitionsEvery, func() ([]text.Partition, error) { return c.partitions(ctx) })
 	if err != nil && partitions == nil {
 		return nil, err

@@ -168,10 +168,8 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 // signal killed it (-1, or 128 and more from a wrapper), or it could not start (126, 127), as while Slurm is upgraded.
 func incomplete(status int) bool { return status < 0 || status >= 126 && status < 128+65 }
 
-// verb matches a word of scontrol's command language.
 var verb = regexp.MustCompile(`^[a-z_]+$`)
 
-// ask runs a command without input and returns its output.
 func (c *Client) ask(ctx context.Context, prog string, args ...string) ([]byte, error) {
 	out, _, err := c.run(ctx, command{prog: prog, args: args})
 	return out, err

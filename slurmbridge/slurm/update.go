@@ -16,8 +16,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// Shapes of the values in an update. Values are checked before they become arguments, so that no text of a user can
-// become an option or a second setting.
+// Shapes of the values in an update, so that no text of a user can become an option or a second setting.
 var (
 	gresShape  = regexp.MustCompile(`^(gres[:/])?[a-z][a-z0-9_]*(:[A-Za-z0-9_.-]+){0,2}(,(gres[:/])?[a-z][a-z0-9_]*(:[A-Za-z0-9_.-]+){0,2})*$`)
 	nodesShape = regexp.MustCompile(`^[A-Za-z0-9_.\[\],-]*$`)
@@ -32,8 +31,7 @@ const mostScontrols = 4
 
 // UpdateAll implements job.Slurm. Each update is one scontrol for all of its jobs, except ReqNodes, which scontrol
 // changes for one job at a time. Tasks of an array are changed in order: the last task changed keeps the array's own
-// record, which Slurm sorts last, and of equal tasks Slurm starts the first. When a scontrol has hung, the remaining
-// updates fail without a try.
+// record, which Slurm sorts last, and of equal tasks Slurm starts the first. After a scontrol has hung, none is tried.
 func (c *Client) UpdateAll(ctx context.Context, all []job.Update) []error {
 	errs := make([]error, len(all))
 	lanes := map[string][]int{} // updates to make in sequence, by job or array

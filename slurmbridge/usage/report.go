@@ -15,8 +15,7 @@ import (
 // KeptFor is how long footprints are kept, so a month can be compared with the same month a year ago.
 const KeptFor = 400 * 24 * time.Hour
 
-// Make sums up the footprints of runs on GPUs in the query's period; runs that have not ended count until now. It
-// returns nil if there are none.
+// Make sums up the runs on GPUs in the query's period; runs that have not ended count until now. nil = there are none.
 func Make(ctx context.Context, db *sql.DB, q Query, now time.Time) (*Report, error) {
 	t := &tally{Query: q, now: now, lines: map[string]*Line{}, total: Line{Name: "all"}}
 	err := database.Read(ctx, db, func(r database.Querier) (err error) {
@@ -44,7 +43,6 @@ type tally struct {
 	largest map[string]bool // the jobs with lines of their own; nil = all jobs
 }
 
-// add adds a run to its line and to the total.
 func (t *tally) add(f *history.Footprint) {
 	s := stay{Footprint: f, end: f.End, charge: t.Weights[f.Partition]}
 	if s.end.IsZero() {

@@ -10,8 +10,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 )
 
-// Tell is one judged run in five lines: how it ended, what it used, with whom it shared, what that cost and what it
-// saved.
+// Tell describes a judged run in five lines: its end, its use, its co-runners, and what sharing cost and saved it.
 func Tell(r *history.Run) []string {
 	f := r.Footprint()
 	return []string{

@@ -76,8 +76,7 @@ type Line struct {
 	Name  string `json:"name"`
 	Owner string `json:"owner,omitempty"` // the user, if the line is a job
 	Runs  int    `json:"runs"`            // that were on a GPU in the period
-	// Held counts shares as parts of a GPU, as accounting does. Unheld counts the runs with an unknown part of a GPU;
-	// no other figure includes them.
+	// Held counts shares as parts of a GPU. Unheld counts runs with an unknown part, which no other figure includes.
 	Held   float64 `json:"held_h"`
 	Unheld int     `json:"runs_not_known,omitempty"`
 	// Computed is utilisation times time, at most the hours held. A sharer may also compute while its co-runners don't:
@@ -95,8 +94,7 @@ type Line struct {
 	Idle   *float64 `json:"idle_h,omitempty"`
 	IdleOf float64  `json:"idle_known_of_h"`
 	Shared *float64 `json:"shared_h,omitempty"` // with another job on the GPU
-	// WaitSaved is the waiting time saved against plain Slurm, TimeLost the run time lost by sharing: hours of jobs, not
-	// of GPUs.
+	// WaitSaved is the wait saved against plain Slurm, TimeLost the time lost by sharing, in hours of jobs, not GPUs.
 	WaitSaved *float64             `json:"wait_saved_h,omitempty"`
 	TimeLost  *float64             `json:"time_lost_h,omitempty"`
 	Harm      map[history.Harm]int `json:"harm,omitempty"` // runs by kind; nil = no run is judged
@@ -117,7 +115,6 @@ type Report struct {
 	Notes []string `json:"notes"`
 }
 
-// notes returns the notes that apply to the report.
 func (r *Report) notes(charged bool) (notes []string) {
 	say := func(applies bool, format string, args ...any) {
 		if applies {
@@ -150,7 +147,6 @@ func (l *Line) HarmText() string {
 	return cmp.Or(history.Harmed{Kinds: l.Harm}.List(), "none")
 }
 
-// column is one figure of a line.
 type column struct {
 	name   string // in CSV
 	head   string // in the table; "" = in CSV only
@@ -176,7 +172,6 @@ func always(f func(*Line) float64) func(*Line) *float64 {
 	}
 }
 
-// columns are the figures of a report, in order.
 var columns = []column{
 	{"runs", "jobs", count, always(func(l *Line) float64 { return float64(l.Runs) })},
 	{"held_gpu_h", "held", sumOfTime, always(func(l *Line) float64 { return l.Held })},
@@ -214,7 +209,6 @@ func (r *Report) KWh() Unit {
 	return fit(energies, *r.Total.Energy)
 }
 
-// title returns a column's head with the unit.
 func (r *Report) title(c *column) string {
 	switch c.kind {
 	case sumOfTime:

@@ -8,14 +8,11 @@ import (
 	"unicode/utf8"
 )
 
-// payload is a launcher with a command that doesn't say what it runs: a pickled function, or tasks from a scheduler.
-// The job's name then counts.
+// payload is a launcher that doesn't say what it runs (a pickled function, a scheduler's tasks), so job names count.
 type payload struct {
-	// program is the name of the program or module, or its beginning if it ends with a dot. One of the arguments must
-	// begin with arg, "" = any.
+	// program names the program or module, or its beginning if it ends with a dot. An argument must begin with arg.
 	program, arg string
-	// each: every job runs a different function, so a job with a generic name stays unknown. Other payloads are workers
-	// of a pool, and alike.
+	// each: jobs run different functions, so a generic name doesn't count. Other payloads are alike: workers of a pool.
 	each bool
 }
 
@@ -58,7 +55,6 @@ func tellsPayload(name string) bool {
 	return !untold[name] && strings.Trim(name, maskedMark+"0123456789-_. ") != ""
 }
 
-// payloadOf returns the payload of a command, nil = none.
 func payloadOf(program string, args []string) *payload {
 	for i := range payloads {
 		p := &payloads[i]

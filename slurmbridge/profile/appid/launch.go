@@ -272,7 +272,6 @@ func shell(words []string, at int) command {
 	return command{at, at + 1, script}
 }
 
-// assigns reports whether a word sets a variable.
 func assigns(w string) bool {
 	name, _, ok := strings.Cut(w, "=")
 	return ok && syntax.ValidName(name)
@@ -280,7 +279,6 @@ func assigns(w string) bool {
 
 func among(list, w string) bool { return w != "" && slices.Contains(strings.Fields(list), w) }
 
-// set returns the set of the words in a text.
 func set(words string) map[string]bool {
 	out := map[string]bool{}
 	for w := range strings.FieldsSeq(words) {

@@ -22,8 +22,7 @@ const (
 	kind                  // the kind of work: another number makes another family
 )
 
-// rules give the meaning of a number by the words in its name. The first rule with a matching word decides; a name
-// without a match is a size.
+// rules give the meaning of a number by the words in its name. The first match decides; without one it is a size.
 var rules = []struct {
 	means meaning
 	at    position
@@ -259,10 +258,9 @@ var digits = regexp.MustCompile(`[0-9]+(?:[xX][0-9]+)+|[0-9]+(?:\.[0-9]+)?`)
 // before matches the name in front of a number within a name: seed_1, fold=3.
 var before = regexp.MustCompile(`[A-Za-z][A-Za-z_-]*[-_=]?$`)
 
-// maxBefore bounds the text that before is matched against, once for each number, of which a word may have thousands.
+// maxBefore bounds the text that before is matched against, since a word may have thousands of numbers.
 const maxBefore = 64
 
-// shaped masks text that matches one of the shapes.
 func (r *reader) shaped(s string) string {
 	for _, shape := range shapes {
 		s = shape.is.ReplaceAllStringFunc(s, func(found string) string {
@@ -276,8 +274,7 @@ func (r *reader) shaped(s string) string {
 	return s
 }
 
-// named returns a name with sizes marked and parts masked. A number before a letter is part of a word (h2o,
-// 64molecules).
+// named returns a name with sizes marked and parts masked. A number before a letter is part of a word, as in h2o.
 func (r *reader) named(s string, how naming) string {
 	s = r.shaped(s)
 	var out strings.Builder
@@ -341,8 +338,7 @@ func letter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
 // settings are endings of files with names that say what is done, not how much.
 var settings = set("yaml yml toml cfg conf ini json py sh lua jl R so sif exe bin")
 
-// cutPath cuts a word into a folder with its slash, a name, and an ending of up to eight letters. Folder and ending may
-// be "".
+// cutPath cuts a word into a folder with its slash or "", a name, and an ending of up to eight letters or "".
 func cutPath(w string) (dir, stem, ending string) {
 	i := strings.LastIndexByte(strings.TrimRight(w, "/"), '/')
 	dir = w[:i+1]
@@ -354,7 +350,6 @@ func cutPath(w string) (dir, stem, ending string) {
 	return dir, stem, ""
 }
 
-// mask records a masked text with the reason, and returns the mark that replaces it.
 func (r *reader) mask(text, why string) string {
 	if len(r.masked) < maxSizes && text != "" {
 		r.masked = append(r.masked, Masked{shortName(text), why})
@@ -362,7 +357,6 @@ func (r *reader) mask(text, why string) string {
 	return maskedMark
 }
 
-// size records a size, and returns the mark that replaces it.
 func (r *reader) size(name string, v float64) string {
 	r.sizes = append(r.sizes, Size{Name: shortName(name), Value: v})
 	return string(sizeMark)

@@ -27,7 +27,7 @@ type reader struct {
 	app      string // SLURMBRIDGE_APP, if the script sets it
 	payload  *payload
 	funcs    map[string]bool
-	vars     map[string]string // values, as far as they are known
+	vars     map[string]string // known values
 	source   []byte
 	nested   int
 	relative string // a word that may be a path relative to the script's working directory, "" = none
@@ -201,13 +201,11 @@ func plain(w *syntax.Word) (string, bool) {
 	return b.String(), true
 }
 
-// literal returns a plain word, "" for others.
+// literal returns a plain word, "" otherwise.
 func literal(w *syntax.Word) string { s, _ := plain(w); return s }
 
-// replace replaces a word by a text.
 func replace(w *syntax.Word, text string) { w.Parts = []syntax.WordPart{&syntax.Lit{Value: text}} }
 
-// assign reads a variable's assignment.
 func (r *reader) assign(a *syntax.Assign) {
 	if a.Name == nil || a.Value == nil {
 		return
@@ -344,7 +342,6 @@ func (r *reader) written(s *syntax.Stmt, src []byte) {
 	}
 }
 
-// within reads a shell script inside another one.
 func (r *reader) within(src []byte) (text string, ok bool) {
 	if r.nested >= maxNested {
 		return "", false
@@ -354,7 +351,6 @@ func (r *reader) within(src []byte) (text string, ok bool) {
 	return r.shell(src)
 }
 
-// ending returns the constant end of a word.
 func (r *reader) ending(w *syntax.Word) string {
 	if lit, ok := w.Parts[len(w.Parts)-1].(*syntax.Lit); ok {
 		return lit.Value
@@ -435,7 +431,6 @@ func (r *reader) call(c *syntax.CallExpr, top bool) {
 	}
 }
 
-// maskWord masks parts of a word.
 func (r *reader) maskWord(w *syntax.Word, text string, known bool) {
 	if !known {
 		r.maskParts(w)
@@ -459,7 +454,6 @@ func (r *reader) launch(w *syntax.Word, words []string, i int) {
 	r.maskWord(w, words[i], true)
 }
 
-// variableAlone returns the variable of a word that consists of a variable.
 func variableAlone(w *syntax.Word) (string, bool) {
 	if len(w.Parts) != 1 {
 		return "", false
@@ -475,7 +469,6 @@ func variableAlone(w *syntax.Word) (string, bool) {
 	return p.Param.Value, true
 }
 
-// program records the program of a command.
 func (r *reader) program(words []string, own command, name string) {
 	word := words[own.program]
 	if own.means == otherCode || r.funcs[name] {
@@ -497,7 +490,6 @@ func (r *reader) program(words []string, own command, name string) {
 	}
 }
 
-// changeTo reads a change of folder.
 func (r *reader) changeTo(c *syntax.CallExpr, words []string, top bool) {
 	if len(words) < 2 {
 		return
@@ -524,8 +516,7 @@ func (r *reader) changeTo(c *syntax.CallExpr, words []string, top bool) {
 
 func absolute(path string) bool { return strings.HasPrefix(path, "/") || strings.HasPrefix(path, "~") }
 
-// path records a word that is an absolute path, or may be a path relative to the working directory. file: any word but
-// a number or option is a path.
+// path records a word that may be a path. file: any word but a number or option is a path.
 func (r *reader) path(w string, file bool) {
 	if w == "" || w == unknown || strings.Contains(w, "://") ||
 		strings.HasPrefix(w, "-") || strings.HasPrefix(w, "/dev/") {
@@ -550,7 +541,6 @@ func (r *reader) lead(w *syntax.Word) string {
 	return r.leading(w)
 }
 
-// arguments reads a program's arguments.
 func (r *reader) arguments(args []*syntax.Word, words []string, known []bool) {
 	var at argumentList
 	for i, w := range words {
@@ -617,7 +607,6 @@ func (r *reader) input(option, value string, file bool) {
 	}
 }
 
-// base returns the last part of a path, "" = none.
 func base(s string) string {
 	if b := path.Base(s); b != "." && b != "/" && b != ".." {
 		return b

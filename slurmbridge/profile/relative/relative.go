@@ -55,8 +55,7 @@ var (
 	ErrTooFar = errors.New("too far from every known size")
 )
 
-// Of returns a profile named app for the given sizes. It ignores known profiles with another number of sizes. Errors
-// wrap ErrNone or ErrTooFar.
+// Of returns a profile for app at these sizes, or ErrNone or ErrTooFar. Known profiles need as many sizes to count.
 func Of(app string, sizes []float64, known []Known) (*rlcore.Profile, error) {
 	known = slices.DeleteFunc(slices.Clone(known), func(k Known) bool { return !comparable(k, sizes) })
 	if len(known) == 0 || !positive(sizes) {
@@ -207,7 +206,6 @@ func (l line) insert(p point) line {
 	return l
 }
 
-// nearest returns the point nearest to the wanted size.
 func (l line) nearest() point {
 	far := func(p point) float64 { return math.Abs(math.Log(p.s)) }
 	return slices.MinFunc(l, func(p, q point) int { return cmp.Compare(far(p), far(q)) })

@@ -110,8 +110,7 @@ func (s *Store) Import(ctx context.Context, profiles []*rlcore.Profile) error {
 // their times compare the cards. With fewer the spread is unknown (an assumption).
 const leastBoth = 3
 
-// Cards returns the card of each GPU in a record, and the nodes where only the driver's age keeps MPS from limiting the
-// memory of its clients.
+// Cards returns each recorded GPU's card, and the nodes with a driver too old for MPS to limit its clients' memory.
 func (s *Store) Cards(ctx context.Context) (cards map[job.GPUAddr]string, noLimits map[string]bool, err error) {
 	cards = map[job.GPUAddr]string{}
 	noLimits = map[string]bool{}
@@ -183,8 +182,7 @@ func median(v []float64) float64 {
 
 // translate turns a profile on one card into a profile on another: memory stays, and times are multiplied by the
 // geometric mean of the ratios of applications that ran on both cards. The user's and the site's applications count.
-// If they are too few, the ratio is the median of all users' means, so that no single user decides it. nil = still too
-// few.
+// If they are too few, the median of all users' means does, so that no single user decides. nil = still too few.
 func translate(
 	ctx context.Context, q database.Querier, p *rlcore.Profile, user, from, to string,
 ) (*rlcore.Profile, error) {

@@ -32,8 +32,7 @@ var ErrNotFound = errors.New("no profile")
 type Store struct {
 	db  *sql.DB
 	now func() time.Time
-	// AssumedUse is the fraction of a GPU that a run is assumed to use if only its use can't be read; 0 = learn nothing
-	// from such runs.
+	// AssumedUse is the assumed use of the GPU by runs whose use can't be read; 0 = learn nothing from such runs.
 	AssumedUse float64
 }
 
@@ -68,8 +67,7 @@ func (s *Store) SetApp(ctx context.Context, ref, user, app string) error {
 	return database.Wrap(err, "write application of job %s", ref)
 }
 
-// AppOf returns the stored application of a user's job, "" = none. Slurm reuses job numbers, so the stored job counts
-// only if it was this user's.
+// AppOf returns the stored application of a user's job, "" = none, or another user's job had the number.
 func (s *Store) AppOf(ctx context.Context, ref, user string) (app string, err error) {
 	owner, app, err := s.job(ctx, ref)
 	if owner != user {
@@ -92,9 +90,8 @@ func (s *Store) job(ctx context.Context, ref string) (user, app string, err erro
 	return user, app, database.Wrap(err, "find application of job %s", ref)
 }
 
-// AddRecord stores the record of a run of app ("" = not recognised), and reports whether the record is new. Adding it
-// twice is not an error. Nothing is learned from it yet, since a record doesn't say whether its run was complete; see
-// Learn.
+// AddRecord stores the record of a run of app ("" = not recognised), and reports whether the record is new. It learns
+// nothing yet, since a record doesn't say whether its run was complete; see Learn.
 func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (isNew bool, err error) {
 	err = database.Tx(ctx, s.db, func(tx *sql.Tx) error {
 		if err := noteCards(ctx, tx, r); err != nil {
@@ -201,7 +198,7 @@ type Listed struct {
 	Sizes  []appid.Size `json:"sizes,omitempty"`
 }
 
-// Listing returns all profiles, or the ones that apply to a user: the user's own and the site's.
+// Listing returns all profiles, or a user's own and the site's.
 func (s *Store) Listing(ctx context.Context, user string, all bool) ([]Listed, error) {
 	entries, err := s.list(ctx, `?1 OR user IN (?2, '')`, all, user)
 	out := []Listed{}
@@ -215,8 +212,7 @@ func (s *Store) Listing(ctx context.Context, user string, all bool) ([]Listed, e
 	return out, err
 }
 
-// Forget deletes an application's profiles of a user, or with user "*" of all users, and returns their number. Records
-// stay.
+// Forget deletes an application's profiles of a user, "*" = of all users, and returns their number. Records stay.
 func (s *Store) Forget(ctx context.Context, user, app string) (int64, error) {
 	res, err := s.db.ExecContext(ctx, `DELETE FROM profiles WHERE app = ?1 AND (?2 = '*' OR user = ?2)`, app, user)
 	if err != nil {
@@ -265,9 +261,8 @@ func (s *Store) Learn(ctx context.Context, q database.Querier, app string, r *gp
 	return true, put(ctx, q, r.User, merged, s.now())
 }
 
-// cutShort extrapolates the profile of a run that was ended early. Its duration is the one assumed for an unknown job
-// with this limit, and no less than the run's. The added part has the run's mean use and peak memory. Like an imported
-// profile it counts no runs.
+// cutShort extrapolates the profile of a run that was ended early, with its mean use and peak memory, to the duration
+// assumed for an unknown job with this limit. Like an imported profile it counts no runs.
 func cutShort(run *rlcore.Profile, limitS float64) *rlcore.Profile {
 	assumed := job.AskedProfile("", run.App, limitS, 0)
 	rest := run.Mean()
@@ -313,8 +308,7 @@ func (s *Store) Ran(ctx context.Context, q database.Querier, user, app, card str
 }
 
 // ReadProfiles reads profiles from a file: JSON (an array of profiles, with series) or CSV (app, duration_s, gpu_util,
-// mem_util, mem_mib, sm_util, pcie_mbps, step_ms: one constant use for each application). Errors name the file, and in
-// CSV line and column.
+// mem_util, mem_mib, sm_util, pcie_mbps, step_ms: one constant use for each application).
 func ReadProfiles(path string) ([]*rlcore.Profile, error) {
 	f, err := os.Open(filepath.Clean(path))
 	if err != nil {

@@ -5,15 +5,13 @@ import (
 	"io"
 )
 
-// MostOfField bounds the bytes read of a job's field. Users write fields of any length (--exclude=n1,n1,…), and squeue
-// prints them for each task of an array.
+// MostOfField bounds the bytes read of a job's field. Users write any length, and squeue prints it for each array task.
 const MostOfField = 16 << 10
 
 // tooLong marks a field that was cut off. No text of a user contains a zero byte.
 var tooLong = []byte("\x00too long")
 
-// Bounded copies squeue's output to w, but only the first MostOfField bytes of each field, followed by tooLong if there
-// are more. Each field ends with mark.
+// Bounded copies squeue's output to w, with each field, which ends with mark, cut off at MostOfField bytes.
 type Bounded struct {
 	w    io.Writer
 	mark []byte

@@ -37,8 +37,7 @@ func readErrnos() map[string]Errno {
 	return out
 }
 
-// gone are the errors for a job that no longer exists or is no longer pending; later are those for a job that slurmctld
-// can't change yet.
+// gone: the job no longer exists or is no longer pending. later: slurmctld can't change the job yet.
 var (
 	gone = []string{
 		"ESLURM_INVALID_JOB_ID", "ESLURM_JOB_NOT_PENDING", "ESLURM_JOB_FINISHED", "ESLURM_ALREADY_DONE",
@@ -92,8 +91,7 @@ var down = []string{
 	"Transport endpoint is not connected", "slurmctld is not responding",
 }
 
-// ErrorKind classifies a failed command by its standard error. Of several kinds it returns the first of job.ErrDown,
-// job.ErrRefused and job.ErrNoJob.
+// ErrorKind classifies a failed command by its standard error: job.ErrDown, else job.ErrRefused, else job.ErrNoJob.
 func ErrorKind(stderr string) error {
 	var kind error
 	for _, line := range messages(stderr) {
@@ -121,8 +119,7 @@ func ErrorKind(stderr string) error {
 	return kind
 }
 
-// messages splits standard error into messages. A plugin's addition to a message about a job follows in parentheses,
-// perhaps on several lines.
+// messages splits standard error. A plugin's addition in parentheses to a job's message may have several lines.
 func messages(stderr string) []string {
 	var out []string
 	open := false // the last message lacks a closing parenthesis

@@ -98,8 +98,7 @@ func parseNode(line []byte) Node {
 	return n
 }
 
-// grain returns the number of CPUs in a core and in a socket. As in Slurm (node_conf.c) threads are CPUs only if there
-// are more CPUs than cores.
+// grain returns the CPUs in a core and in a socket. Threads are CPUs if there are more CPUs than cores (node_conf.c).
 func grain(cpus, sockets, cores, threads int) (perCore, perSocket int) {
 	perCore = 1
 	if sockets > 0 && cores > 0 && threads > 1 && cpus > sockets*cores {
@@ -152,8 +151,7 @@ func countsOf(used, kind, typ string) []int {
 }
 
 // inService reads from a node's state, such as IDLE, MIXED+PLANNED or DOWN*+DRAIN, whether jobs can start there, and
-// whether the node is reserved. An unknown state counts as out of service. A node that power saving has put to sleep is
-// in service: a job wakes it.
+// whether the node is reserved. An unknown state counts as out of service. Jobs can start on a sleeping node.
 func inService(state string) (up, reserved bool) {
 	up = true
 	silent, asleep := false, false
@@ -181,8 +179,7 @@ func inService(state string) (up, reserved bool) {
 	return up && (asleep || !silent), reserved
 }
 
-// ExpandHosts returns the names in a host list such as "n[1-3,07],login". An unreadable item stays as it is: it matches
-// no node.
+// ExpandHosts returns the names in a host list such as "n[1-3,07],login". An unreadable item stays as it is.
 func ExpandHosts(list string) map[string]bool {
 	names := map[string]bool{}
 	for _, name := range hostlist.Names(list) {

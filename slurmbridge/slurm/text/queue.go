@@ -264,8 +264,7 @@ func (r *queueRow) gate(state job.JobState) job.GateState {
 	return g
 }
 
-// fill sets the remaining fields of a job. It returns false for a row of several array tasks, which squeue --array
-// shouldn't print.
+// fill sets the other fields of a job. It returns false for a row of several tasks, which --array should prevent.
 func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 	pf := &r.plain
 	ff := &r.free

@@ -95,8 +95,7 @@ func parseExclusive(release string, value []byte) job.Exclusive {
 // what the parser expects. Otherwise jobs would be misread silently: 26.05 prints OverSubscribe=NO for ordinary jobs,
 // and until then this meant that a job wants its nodes alone.
 
-// gateSpan is the longest time from the gate's begin to its deadline: twice the time limit when it is submitted, less
-// when it is renewed.
+// gateSpan is the longest time from the gate's begin to its deadline: twice the time limit at submission.
 const gateSpan = 2*job.GateLimit + 10*time.Second
 
 // misread returns the fields of a pending gate's row that differ from what the bridge submitted.

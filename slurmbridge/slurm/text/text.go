@@ -1,6 +1,5 @@
 // Package text parses the output of Slurm's commands: requests for generic resources, times, host lists, records of
-// key=value, rows of squeue and sacct, dependency lists and error messages. Its functions are pure and accept any
-// bytes; package slurm runs the commands.
+// key=value, rows of squeue and sacct, dependency lists and error messages. The functions are pure, for any input.
 //
 // Users write parts of this output (names, comments, features, accounts), so each parser states how it keeps users'
 // text apart from Slurm's own.
@@ -21,8 +20,7 @@ const maxCount = 1 << 30
 // maxComment bounds the bytes kept of a comment.
 const maxComment = 1024
 
-// NewNonce draws a mark that no user can predict. It contains no comma, and doesn't begin with a digit or dot, which
-// squeue's format would take for a width.
+// NewNonce draws a mark that no user can predict. It is valid in squeue's format: no comma, no digit or dot in front.
 func NewNonce() string { return "~" + rand.Text()[:12] }
 
 // IsNone reports whether Slurm prints this value for "none" or "unknown".
@@ -132,8 +130,7 @@ func number[T string | []byte](b T) int {
 const stamp = "2006-01-02T15:04:05"
 
 // parseTime reads a time in seconds since 1970, as squeue prints it with SLURM_TIME_FORMAT=%s, or in Slurm's own format
-// (in UTC, since the commands run with TZ=UTC). For anything else, such as N/A, Unknown or a site's own format, it
-// returns the zero time.
+// (in UTC, since the commands run with TZ=UTC). Anything else, e.g. N/A or a site's own format, is the zero time.
 func parseTime(b []byte) time.Time {
 	if n, ok := digits(b); ok {
 		if n == 0 || n >= math.MaxUint32-1 { // NO_VAL, INFINITE
