@@ -613,7 +613,8 @@ func (v *verdict) order(tasks []string) {
 	for _, x := range tasks {
 		for _, y := range tasks {
 			px, py, bx, by := v.plain.Jobs[x], v.plain.Jobs[y], v.bridge.Jobs[x], v.bridge.Jobs[y]
-			if bx != nil && bx.Restarts != "0" {
+			again := func(s *seen) bool { return s != nil && s.Restarts != "0" }
+			if again(px) || again(py) || again(bx) {
 				continue // Start is that of its last run
 			}
 			if bx != nil && by != nil && px.Start+1 < py.Start && bx.Start > by.Start+1 {
