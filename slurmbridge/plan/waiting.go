@@ -12,9 +12,12 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// releaseForTurns puts jobs into Slurm's own queue that would start too late after all foreign jobs, be overtaken, or
-// lack cores: when a GPU becomes free, Slurm starts the first job of its queue at once, before the bridge can release
-// another. It looks at the head of the queue, one job for each GPU: several may become free together.
+// turnSoonS is how soon a GPU must be expected to be free to count as one that may be free at any moment, s.
+const turnSoonS = 5
+
+// releaseForTurns puts jobs at the head of the queue into Slurm's own that would start too late after all foreign jobs,
+// be overtaken, or lack cores: when a GPU becomes free, Slurm starts the first job of its queue at once, before the
+// bridge can release another. GPUs that may be free at any moment may be so together: there is a job for each.
 //
 // An interactive session waits there from the beginning, as a job of a whole GPU does.
 func (r *planRun) releaseForTurns() {
@@ -23,17 +26,36 @@ func (r *planRun) releaseForTurns() {
 	for last >= 0 && !pending[last].Foreign {
 		last--
 	}
-	given := map[int]bool{}           // GPUs, each to a job of the queue
-	full := map[*rlcore.GPUSet]bool{} // sets without another GPU to give
+	var free []int                    // GPUs that may be free at any moment and have no job yet
+	next := map[int]bool{}            // by GPU: its next job is known
+	seen := map[*rlcore.GPUSet]bool{} // sets whose GPUs are in next
+	none := map[*rlcore.GPUSet]bool{} // sets of which no GPU is in free
+	for g := range r.draft.state.GPUs {
+		unknown := func(x rlcore.Running) bool { return x.Profile == nil }
+		if r.draft.guard.FreeInS(g) <= turnSoonS || slices.ContainsFunc(r.draft.state.GPUs[g].Running, unknown) {
+			free = append(free, g)
+		}
+	}
 	for i := range pending {
 		j := &pending[i]
+		if j.WholeGPUs() > 1 { // backfill starts others in front of it
+			continue
+		}
 		atHead := false
-		for g := 0; g < len(r.draft.state.GPUs) && !atHead && !full[j.GPUs]; g++ {
-			if atHead = j.MayUse(g) && !given[g]; atHead {
-				given[g] = true
+		for g := 0; g < len(r.draft.state.GPUs) && !seen[j.GPUs]; g++ {
+			if j.MayUse(g) && !next[g] {
+				atHead = true
+				next[g] = true
 			}
 		}
-		full[j.GPUs] = !atHead
+		seen[j.GPUs] = true
+		if !none[j.GPUs] {
+			k := slices.IndexFunc(free, j.MayUse)
+			if none[j.GPUs] = k < 0; k >= 0 {
+				atHead = true
+				free = slices.Delete(free, k, k+1)
+			}
+		}
 		loses := func() bool { return i < last && j.StartS() > 0 && (j.LosesTurn() || r.isOvertaken(j)) }
 		if !j.Foreign && (isSession(j) || atHead && (r.lacksHost(j) || loses())) {
 			r.releaseForTurn(j)

@@ -95,18 +95,26 @@ func send(in *Input, ref string, kind job.GroupKind, shares int) {
 	}
 }
 
-// GPUs may become free together: of the jobs that would lose their turn one for each GPU waits in Slurm's own queue.
+// GPUs on which jobs of unknown length run may become free together: of the jobs that would lose their turn one for
+// each waits in Slurm's own queue, and otherwise the first.
 func TestSeveralTurnsAtOnce(t *testing.T) {
-	var waits []job.Job
-	for i := range 6 {
-		waits = append(waits, sharer(fmt.Sprint(i)))
-	}
-	for i := range 4 {
-		waits = append(waits, whole(fmt.Sprint("w", i), 1, 1, "Priority"))
-	}
-	plan := planner().Plan(full(job.WholeGPU, waits...))
-	for i := range 6 {
-		must.Equal(t, plan.Ungated[fmt.Sprint(i)] == job.UngatedTurn, i < 4, "job %d", i)
+	for _, unknown := range []int{0, 3} {
+		var waits []job.Job
+		for i := range 6 {
+			waits = append(waits, sharer(fmt.Sprint(i)))
+		}
+		for i := range 4 {
+			waits = append(waits, whole(fmt.Sprint("w", i), 1, 1, "Priority"))
+		}
+		in := full(job.WholeGPU, waits...)
+		for g := range unknown {
+			in.Apps[fmt.Sprint("b", g)] = job.App{}
+		}
+		plan := planner().Plan(in)
+		for i := range 6 {
+			ungated := plan.Ungated[fmt.Sprint(i)] == job.UngatedTurn
+			must.Equal(t, ungated, i < max(1, unknown), "job %d, %d unknown", i, unknown)
+		}
 	}
 }
 
