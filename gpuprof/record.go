@@ -101,8 +101,8 @@ type Record struct {
 	Mean    rlcore.Use   `json:"mean"`
 	Peak    rlcore.Use   `json:"peak"`
 	Power   *Power       `json:"power,omitempty"`
-	// Processes is how many of the job's processes had a context on one GPU, at the most, and ProcessMiB the most device
-	// memory that one of them held; 0 = not known.
+	// Processes is the largest number of the job's processes with a context on one GPU, ProcessMiB the most device memory
+	// of one of them; 0 = unknown.
 	Processes  int     `json:"processes,omitempty"`
 	ProcessMiB float64 `json:"process_mib,omitempty"`
 	// MemLimitMiB is the device memory that MPS held the job to, MiB; 0 = it wasn't held.

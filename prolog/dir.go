@@ -148,7 +148,7 @@ func (d Dir) move(j *Job, end time.Time) error {
 	return errors.Join(os.Chtimes(d.running(j.JobID), end, end), os.Rename(d.running(j.JobID), d.ended(j)))
 }
 
-// change calls do for each of the jobs that still run and rewrites the files of those that do has changed.
+// change calls do for each of jobs that still runs, and rewrites the job's file if do returns true.
 func (d Dir) change(jobs []*Job, do func(*Job) bool) error {
 	release, err := d.lockJobs()
 	if err != nil {
@@ -302,7 +302,7 @@ func (d Dir) Lock(ctx context.Context, gpu int) (release func(), err error) {
 }
 
 // lock takes the lock of a file, which it creates if needed, until release is called or the process ends. Only root can
-// open the file: whoever can open a file can lock it for any time.
+// open the file, since opening a file is enough to lock it for any time.
 func lock(ctx context.Context, path string) (release func(), err error) {
 	f, err := os.OpenFile(filepath.Clean(path), os.O_CREATE|os.O_RDWR, 0o600)
 	if errors.Is(err, syscall.EISDIR) && os.Remove(path) == nil { // it blocks the file's name

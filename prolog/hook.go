@@ -58,8 +58,8 @@ func (h *Hook) learn(gpus []int, uuids []string) {
 	}
 }
 
-// named reports whether jobs of shares get the card's UUID: beside MIG instances CUDA numbers cards differently from
-// Slurm.
+// named reports whether jobs of shares get the card's UUID: on nodes with MIG instances CUDA numbers cards differently
+// from Slurm.
 func (h *Hook) named(c Card) bool { return c.UUID != "" && slices.ContainsFunc(h.Cards, Card.mig) }
 
 // alone reports whether a job's processes can reach no GPU of the node but the job's own.

@@ -27,9 +27,9 @@ import (
 //
 // A job of shares of a MIG instance gets the number alone: _create_shared_rec of gres.c doesn't copy the UUID.
 //
-// A Slurm built without NVML treats AutoDetect=nvml as off, and AutoDetect=full takes what it finds. If Slurm could have
-// numbered the cards in more than one way, a number maps to no card. Nor does it after GPUs were cut into instances that
-// the agent hasn't listed.
+// A Slurm built without NVML treats AutoDetect=nvml as off, and AutoDetect=full takes what it finds. If Slurm could
+// have numbered the cards in more than one way, a number maps to no card. Nor does it after GPUs were cut into
+// instances that the agent hasn't listed.
 
 // number sets the index of each card that one of Slurm's numbers certainly means. It returns how many of Slurm's
 // numbers are left.
@@ -168,13 +168,13 @@ func (s *site) detected(cards []Card, order func(a, b Card) int) []int {
 	}
 	for i, c := range cards {
 		// slurmd knows a card that was lost after slurmd's start; slurm.conf then wants more cards than work. It knows no
-		// instance whose files it can't find.
+		// instance without files.
 		if (!c.Lost || s.wanted == nil || want > working) && !(c.mig() && c.files == (access{})) {
 			all = append(all, i)
 		}
 	}
 	if s.wanted != nil && want < len(all) {
-		// Slurm takes the cards of a wanted type whose files come first.
+		// Slurm takes the cards of a wanted type in the order of their files.
 		all = s.chosen(all, cards)
 	}
 	slices.SortFunc(all, func(a, b int) int {

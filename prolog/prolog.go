@@ -36,7 +36,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
 			others := h.othersThan(j, jobs)
 			var err, given, left error
-			if len(others) == 0 && h.MPS != nil && !j.MPS { // j.MPS: the daemon is this job's own, from a first call of its prolog
+			if len(others) == 0 && h.MPS != nil && !j.MPS { // else the daemon is j's, from a first call of its prolog
 				// A daemon and its server outlived the epilog of their last job. The server may keep this job from the GPU.
 				_, left = h.MPS.clear(g)
 			}
@@ -103,7 +103,7 @@ func (h *Hook) askServer(ctx context.Context, gpu int, uid uint32) (bool, error)
 	return h.MPS.serves(ctx, gpu, uid)
 }
 
-// withoutServer marks j, whose server failed to start, as a job without MPS. j has lost no work: none of its processes
+// withoutServer marks j as a job without MPS because its server failed to start. No work is lost: none of j's processes
 // had started.
 func (h *Hook) withoutServer(ctx context.Context, gpu int, j *Job) error {
 	return h.onGPU(ctx, gpu, func(jobs []*Job) error {

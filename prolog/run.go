@@ -17,7 +17,7 @@ import (
 // grace is the extra time in which a hook cleans up after its deadline.
 const grace = 150 * time.Millisecond
 
-// ErrKilled: a signal ended the process that did the hook's work. The hook can be called again.
+// ErrKilled means that a signal ended the process that did the hook's work. The hook can be called again.
 var ErrKilled = errors.New("killed")
 
 // Child runs a program under a strict deadline and returns what it printed. A process that waits for a dead disk can't

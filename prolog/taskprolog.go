@@ -134,8 +134,8 @@ func frameworkEnv(get func(string) string) string {
 // another job, they were inherited, and etc/hooks/taskprolog unsets them.
 const frameworksEnv = "SLURMBRIDGE_FRAMEWORKS"
 
-// handout tells task prologs about a job with one GPU. They run as the job's user, who can't read the job's file or all
-// of Slurm's configuration.
+// handout is what task prologs need to know about a job with one GPU. As the job's user they can't read the job's file
+// or all of Slurm's configuration.
 //
 // GPU is here because Slurm's variables don't say it reliably: it sets SLURM_JOB_GPUS for batch scripts and interactive
 // steps and SLURM_STEP_GPUS for other steps, and leaves the other variable as inherited, perhaps from a job within

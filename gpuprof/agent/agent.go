@@ -25,22 +25,22 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// Agent watches one node. It has one goroutine and owns all it holds.
+// Agent watches one node. One goroutine owns all of it.
 type Agent struct {
 	Dir     prolog.Dir
 	Devices []nvml.Device
 	Node    string
 	// Period is the time between two samples, on average at least; see pace. Default 1 s.
 	Period time.Duration
-	// Driver opens and closes the GPUs, which others can neither reset nor cut up nor get another driver for while they
-	// are open. The agent closes them while no job is there. nil = they stay open. Where their compute mode or their MIG
-	// instances have changed, Devices are new.
+	// Driver opens and closes the GPUs. An open GPU can't be reset or cut into instances, and the driver can't be
+	// replaced, so the agent closes the GPUs while no job is there. nil = they stay open. Acquire returns true, and
+	// Devices are new, if compute modes or MIG instances have changed.
 	Driver interface {
 		Acquire() (anew bool, err error)
 		Release() error
 		Devices() []nvml.Device
 	}
-	// DCGM has the activity of MIG instances for which NVML gives none; nil = no exporter is read.
+	// DCGM gives the activity of MIG instances for which NVML gives none; nil = no exporter is read.
 	DCGM *DCGM
 	// Keep takes a closed record; on an error the job's file stays and the record is closed again later.
 	Keep    func(*gpuprof.Record) error
@@ -51,18 +51,18 @@ type Agent struct {
 	Proc, Groups string
 
 	jobs   map[run]*tracked
-	gpus   map[int]*gpu  // by the agent's own number; a GPU that a job has and NVML hasn't has one below 0
+	gpus   map[int]*gpu  // by the agent's number, which is negative for a job's GPU that NVML doesn't have
 	next   int           // the number of the next GPU or instance
-	cards  int           // of NVML's
-	listed []prolog.Card // as the hooks have them
-	cut    string        // prolog.Cut as the GPUs were listed
+	cards  int           // number of cards in NVML
+	listed []prolog.Card // the list for the hooks
+	cut    string        // prolog.Cut when the GPUs were listed
 	recut  string        // prolog.Cut at the last look
-	before map[run]saved // what the agent before this one had, until the first scan
-	// Failures of the last passes: reading job files, reading GPUs (GPUs that have answered since are removed).
+	before map[run]saved // the previous agent's data, until the first scan
+	// Failures of the last passes to read job files, and to read GPUs.
 	filesErr error
 	broken   map[int]error
 	released bool      // the GPUs are closed
-	needed   time.Time // when they were needed last
+	needed   time.Time // when a job last needed them
 	last     atomic.Pointer[pass]
 	report   atomic.Pointer[gpuprof.IdleReport]
 }
@@ -90,53 +90,53 @@ type gpu struct {
 	index   int // the agent's own number
 	dev     nvml.Device
 	card    Card
-	missing bool // a job's file names it, and there is none, or it was an instance and is none any more
+	missing bool // NVML doesn't have it: a job's file names it, or it was a MIG instance
 
 	pace  pace
 	last  observed
-	fresh bool // last is of the last pass that was for it
+	fresh bool // last is from the GPU's latest pass
 	seen  time.Time
 
 	traffic traffic
 	counts  bool // performance monitoring measures PCIe
 
 	uses      map[int]float64 // SM utilisation by process
-	usesAt    time.Time       // up to when the driver's were read
+	usesAt    time.Time       // the newest sample read from the driver
 	usesRead  time.Time
 	samples   samples
-	without   map[int]bool // processes that the last reading found to compute without MPS
+	without   map[int]bool // processes without MPS in the last reading
 	processes map[int]process
 }
 
-// process is a job's process that was on a GPU of late, when it was seen there last.
+// process names the job of a process, and when the process was last seen on the GPU.
 type process struct {
 	job int64
 	at  time.Time
 }
 
-// tracked is a run of a job with a record that isn't closed yet.
+// tracked is a run with an open record.
 type tracked struct {
 	job  *prolog.Job
 	gpus []int // the agent's own numbers of the job's GPUs
 	saved
-	resume time.Time // from when on the next reading holds
+	resume time.Time // the start of the time for which the next reading counts
 	held   gpuprof.Reading
-	// noEpilog: its file went away; job.End is when it was last seen.
+	// noEpilog: the job's file vanished; job.End is when it was last seen.
 	noEpilog bool
-	told     bool      // that its record isn't kept yet
-	idle     time.Time // since when its GPUs have done nothing; zero = they do something, or it isn't known
-	seen     time.Time // when all of its GPUs were read last
-	asked    time.Time // when its control group was read last
-	// apart: at the last reading the job was to share its GPU through MPS, and a process of it didn't.
+	told     bool      // it was logged that the record can't be kept yet
+	idle     time.Time // since when the GPUs have been idle; zero = busy or unknown
+	seen     time.Time // when all of the GPUs were last read
+	asked    time.Time // when the control group was last read
+	// apart: in the last reading a process of a job that shares its GPU computed without MPS.
 	apart bool
 }
 
-// runs reports whether the job's end isn't known yet.
+// runs reports whether the job hasn't ended as far as is known.
 func (t *tracked) runs() bool { return t.job.End.IsZero() }
 
 func (t *tracked) has(gpu int) bool { return slices.Contains(t.gpus, gpu) }
 
-// Start lists the library's GPUs for the hooks and takes up the data that a previous agent had gathered.
+// Start lists the GPUs for the hooks and loads the data of a previous agent.
 func (a *Agent) Start() error {
 	if a.Period == 0 {
 		a.Period = time.Second
@@ -147,7 +147,7 @@ func (a *Agent) Start() error {
 	a.needed = a.Now()
 	a.report.Store(&gpuprof.IdleReport{Node: a.Node})
 	a.jobs, a.gpus, a.broken, a.next = map[run]*tracked{}, map[int]*gpu{}, map[int]error{}, 0
-	// Process 1 has all capabilities, as slurmstepd has.
+	// Process 1 has all capabilities, like slurmstepd.
 	if _, err := os.Readlink(filepath.Join(a.process(1), "exe")); errors.Is(err, os.ErrPermission) {
 		a.Log.Warn("processes of other programs can't be looked at: where Slurm uses no control groups, none is known to "+
 			"be a job's (CAP_SYS_PTRACE)", "err", err)
@@ -159,8 +159,8 @@ func (a *Agent) Start() error {
 	return a.list()
 }
 
-// list lists the GPUs and MIG instances that there are, for the agent and for the hooks. Those of before keep their
-// numbers.
+// list lists the present GPUs and MIG instances for the agent and the hooks. A GPU that was listed before keeps its
+// number.
 func (a *Agent) list() error {
 	a.cut = prolog.Cut(a.Proc)
 	before := a.gpus
@@ -222,8 +222,8 @@ func (a *Agent) list() error {
 	return a.Dir.WriteCards(cards)
 }
 
-// tellLost lists the GPUs anew for the hooks where a reading shows that the driver has lost one, or has one back: until
-// the GPUs are opened again, which they aren't while jobs run, prologs would count on it.
+// tellLost updates the hooks' list if a reading shows that the driver has lost a GPU or has it back. The GPUs are not
+// opened again while jobs run, and until then prologs would use the old list.
 func (a *Agent) tellLost(g *gpu, lost bool) {
 	i := slices.IndexFunc(a.listed, func(c prolog.Card) bool { return c.UUID == g.dev.UUID })
 	if g.missing || g.dev.Lost != "" || i < 0 || a.listed[i].Lost == lost {
@@ -236,7 +236,7 @@ func (a *Agent) tellLost(g *gpu, lost bool) {
 	}
 }
 
-// forget drops a GPU that is no more, and its failure, unless it is needed for the record of a job that had it.
+// forget drops a GPU that no longer exists, and its failure, unless the record of a job needs it.
 func (a *Agent) forget(i int) {
 	delete(a.broken, i)
 	for _, t := range a.jobs {
@@ -247,7 +247,7 @@ func (a *Agent) forget(i int) {
 	delete(a.gpus, i)
 }
 
-// Run watches until ctx ends. While no job is there it sleeps.
+// Run watches until ctx ends. It sleeps while no job is there.
 func (a *Agent) Run(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -261,7 +261,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.keepState()
 	next := time.NewTimer(0)
 	defer next.Stop()
-	// A look now and then finds what an event was lost for, and records that could not be kept.
+	// Looking now and then finds jobs after a lost event, and records that couldn't be kept.
 	slow := time.NewTicker(idlePeriod)
 	defer slow.Stop()
 	state := time.NewTicker(stateEvery)
@@ -301,10 +301,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// restAfter is how long no job has been there when the agent closes the GPUs.
+// restAfter is the time without jobs after which the agent closes the GPUs.
 const restAfter = time.Minute
 
-// rest closes the GPUs where no job has needed them of late.
+// rest closes the GPUs if no job has needed them for restAfter.
 func (a *Agent) rest() {
 	switch now := a.Now(); {
 	case a.running() > 0:
@@ -333,8 +333,8 @@ func (a *Agent) acquire() error {
 	return a.open()
 }
 
-// open opens the GPUs, or looks at them again, and lists them again if their compute mode or MIG instances have
-// changed. It returns an error, and the agent has to be restarted, if there are other GPUs or another driver.
+// open opens the GPUs or, if they are open, checks them. It lists them again if their compute mode or MIG instances
+// have changed. It returns an error, after which the agent must restart, if the GPUs or the driver are others.
 func (a *Agent) open() error {
 	anew, err := a.Driver.Acquire()
 	if err != nil {
@@ -351,8 +351,8 @@ func (a *Agent) open() error {
 	return err
 }
 
-// look opens the GPUs for a moment where /proc shows other MIG instances than are listed: hooks need the new ones with
-// the next job. While somebody is at it they are left alone: two looks have to find them alike.
+// look opens the GPUs for a moment if /proc shows other MIG instances than are listed, because the next job's hooks
+// need the new ones. The GPUs are left alone while instances are being made: two looks in a row must see the same ones.
 func (a *Agent) look() error {
 	was := a.recut
 	if a.recut = prolog.Cut(a.Proc); a.Driver == nil || a.recut == a.cut || a.recut != was {
@@ -368,7 +368,7 @@ func (a *Agent) look() error {
 	return nil
 }
 
-// keepState writes down what was gathered, if there is anything.
+// keepState saves the gathered data, if there is any.
 func (a *Agent) keepState() {
 	_, err := os.Stat(a.statePath())
 	if len(a.jobs) == 0 && errors.Is(err, os.ErrNotExist) {

@@ -15,8 +15,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 )
 
-// DCGM is dcgm-exporter's page of metrics. Of a MIG instance of an A100 NVML gives memory and processes alone, while
-// DCGM measures its use by other means: fields 1001 (graphics engine active) and 1002 (SMs active).
+// DCGM reads the metrics page of dcgm-exporter. NVML gives only memory and processes of a MIG instance of an A100; DCGM
+// measures its activity: fields 1001 (graphics engine active) and 1002 (SMs active).
 type DCGM struct {
 	URL string
 	Now func() time.Time
@@ -29,18 +29,18 @@ type DCGM struct {
 	err     error
 }
 
-// place is a GPU instance as the page's labels name it: by the GPU's UUID and the instance's number. They name no
+// place identifies a GPU instance by the page's labels: the GPU's UUID and the instance's number. The labels name no
 // compute instance.
 type place struct{ gpu, gi string }
 
 const (
-	dcgmEvery = 5 * time.Second // between two readings of the page
-	dcgmFresh = time.Minute     // for how long a reading holds: the exporter looks every 30 s by default
+	dcgmEvery = 5 * time.Second // between two reads of the page
+	dcgmFresh = time.Minute     // validity of a read: the exporter measures every 30 s by default
 	dcgmMost  = 16 << 20        // bytes
 )
 
-// activity is the last of a GPU instance, and has the page read again where it is old: readings of GPUs don't wait for
-// it. Returns nvml.ErrNotYet, nvml.ErrNotSupported where the page has none of it, or why it couldn't be read.
+// activity returns the last activity of a GPU instance. An old page is read again in the background. Returns
+// nvml.ErrNotYet, nvml.ErrNotSupported if the page lacks the instance, or why the page couldn't be read.
 func (d *DCGM) activity(at place) (nvml.Activity, error) {
 	now := d.Now()
 	d.mu.Lock()
@@ -85,7 +85,7 @@ func (d *DCGM) fetch() (map[place]nvml.Activity, error) {
 	return dcgmUses(io.LimitReader(resp.Body, dcgmMost))
 }
 
-// dcgmUses reads the page: the use of each GPU instance that has both figures.
+// dcgmUses parses the page and returns the use of each GPU instance with both figures.
 func dcgmUses(page io.Reader) (map[place]nvml.Activity, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(page)
@@ -117,7 +117,7 @@ func dcgmUses(page io.Reader) (map[place]nvml.Activity, error) {
 	return out, nil
 }
 
-// measured is a MIG instance with the activity that DCGM has of it.
+// measured is a MIG instance with activity from DCGM.
 type measured struct {
 	Card
 	dcgm *DCGM
@@ -126,8 +126,8 @@ type measured struct {
 
 func (m *measured) Activity() (nvml.Activity, error) { return m.dcgm.activity(m.at) }
 
-// use is how an instance is read: by NVML, and where NVML gives none of its activity, by DCGM as well. DCGM tells GPU
-// instances apart and not their compute instances: of one that has several nothing is known.
+// use returns the reader of an instance: NVML or, if NVML gives no activity, NVML and DCGM. DCGM doesn't distinguish
+// compute instances, so it can't help with a GPU instance that has several.
 func (a *Agent) use(d *nvml.Device, in nvml.Instance, of []nvml.Instance) Card {
 	same := 0
 	for _, other := range of {

@@ -12,20 +12,20 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 )
 
-// idlePeriod is the time between two looks at the job files where no event calls for one.
+// idlePeriod is the time between two looks at the job files without an event.
 const idlePeriod = 10 * time.Second
 
-// A pass that is so many periods overdue says that the agent is stuck: in the driver, most likely.
+// Periods after which a missing pass means that the agent is stuck, most likely in the driver.
 const (
 	stuckSamples = 10
 	stuckLooks   = 3
 )
 
-// pass is what the last pass over job files and GPUs led to. It is never changed once published.
+// pass is the result of the last pass over job files and GPUs. It is immutable once published.
 type pass struct {
 	at   time.Time
 	busy bool      // jobs ran
-	due  time.Time // when the next sample was due, where they did
+	due  time.Time // when the next sample was due, if busy
 	err  error     // nil = it read everything
 }
 
@@ -38,8 +38,7 @@ func (a *Agent) passed(at time.Time) {
 	a.last.Store(&pass{at: at, busy: busy, due: due, err: errors.Join(errs...)})
 }
 
-// Health says what is wrong with the agent, nil = nothing: its last pass is
-// recent and read all it had to. Any goroutine may call it.
+// Health returns what is wrong with the agent, nil if its last pass is recent and complete. Any goroutine may call it.
 func (a *Agent) Health() error {
 	p := a.last.Load()
 	if p == nil {
@@ -54,7 +53,7 @@ func (a *Agent) Health() error {
 	return nil
 }
 
-// stuck names what should have followed a pass long since; "" = nothing.
+// stuck returns the kind of pass that is long overdue, "" if none.
 func (a *Agent) stuck(p *pass) string {
 	what, late := "look at the job files", p.at.Add(stuckLooks*idlePeriod)
 	if p.busy {
@@ -66,8 +65,8 @@ func (a *Agent) stuck(p *pass) string {
 	return ""
 }
 
-// retry reads the GPUs that failed again once their jobs are gone, so that they
-// are not called broken until the next job comes; closed ones once in a while, so that they can be reset.
+// retry reads failed GPUs again once their jobs are gone, so that they don't count as broken until the next job. Closed
+// GPUs are retried rarely, so that they can be reset in between.
 func (a *Agent) retry() error {
 	on := a.sharers()
 	if len(a.broken) == 0 || a.released && (len(on) > 0 || a.Now().Sub(a.needed) < 2*restAfter) {
@@ -87,20 +86,20 @@ func (a *Agent) retry() error {
 			a.read(g, nil, a.Now())
 			continue
 		}
-		a.forget(i) // a job's mistake, not the node's
+		a.forget(i) // a job named it by mistake
 	}
 	a.passed(a.Now())
 	return nil
 }
 
-// Reports of idle jobs: jobs that have done nothing for toldAfter, every toldEvery.
+// Jobs idle for toldAfter are reported every toldEvery.
 const (
 	toldAfter = 5 * time.Minute
 	toldEvery = time.Minute
 )
 
-// works reports whether a reading shows that a job does something, or may: what isn't known is no idleness. own says
-// that the reading's core use is the job's own, which then decides.
+// works reports whether a job is active by a reading; unknown figures count as activity. own: the reading's core use is
+// the job's own and decides.
 func works(r *gpuprof.Reading, own bool) bool {
 	f := gpuprof.FigGPU
 	if own {
@@ -109,7 +108,7 @@ func works(r *gpuprof.Reading, own bool) bool {
 	return !r.Has(f) || r.Value[f] >= gpuprof.IdleBelow
 }
 
-// showIdle publishes which jobs do nothing, and which share a GPU without MPS.
+// showIdle publishes the idle jobs and the sharers without MPS.
 func (a *Agent) showIdle(now time.Time) {
 	r := &gpuprof.IdleReport{Node: a.Node, Jobs: []gpuprof.Idle{}}
 	for id, t := range a.jobs {
@@ -126,8 +125,8 @@ func (a *Agent) showIdle(now time.Time) {
 	a.report.Store(r)
 }
 
-// Idle returns the jobs that have done nothing for some minutes, and those that share a GPU without MPS,
-// as the last sample showed them; none where the agent is stuck since. It may be called at any time.
+// Idle returns the jobs that have been idle for some minutes and the sharers without MPS by the last sample, none if
+// the agent is stuck. It may be called at any time.
 func (a *Agent) Idle() *gpuprof.IdleReport {
 	if p := a.last.Load(); p != nil && a.stuck(p) != "" {
 		return &gpuprof.IdleReport{Node: a.Node}
@@ -135,8 +134,8 @@ func (a *Agent) Idle() *gpuprof.IdleReport {
 	return a.report.Load()
 }
 
-// TellIdle reports idle jobs, and sharers without MPS, while there are any, and once after the last one, until ctx
-// ends. A failed report is followed by the next.
+// TellIdle sends reports until ctx ends: while there are idle jobs or sharers without MPS, and once after the last of
+// them. A failed report is not repeated.
 func (a *Agent) TellIdle(ctx context.Context, send func(context.Context, *gpuprof.IdleReport) error) error {
 	tick := time.NewTicker(toldEvery)
 	defer tick.Stop()

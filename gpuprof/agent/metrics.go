@@ -10,8 +10,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// Metrics is what operations sees of a node, under the prefix gpuprof_. A GPU has series while it has jobs. No label
-// has a text of users, or a job's number, with which each job would leave Prometheus new series.
+// Metrics are a node's metrics, with the prefix gpuprof_. A GPU has series while it has jobs. No label holds users'
+// text, or a job's number, which would create new series for each job.
 type Metrics struct {
 	figures    map[gpuprof.Fig]*prometheus.GaugeVec
 	jobs       prometheus.Gauge
@@ -58,13 +58,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// showUses publishes what the GPUs did that have jobs and were read in the last pass. A figure that wasn't read is not
-// shown.
+// showUses publishes the figures of GPUs with jobs from the last pass. Unread figures are removed.
 func (a *Agent) showUses() {
 	on := a.sharers()
 	for i, g := range a.gpus {
 		if len(on[i]) == 0 {
-			g.fresh = false // stale by the time the next job comes
+			g.fresh = false // it will be stale when the next job comes
 		}
 		for f, gauge := range a.Metrics.figures {
 			labels := []string{strconv.Itoa(i), g.dev.UUID}
@@ -77,8 +76,8 @@ func (a *Agent) showUses() {
 	}
 }
 
-// ShowHooks exports what the hooks of this node, with that settings file, would find at a job's start, read at each
-// scrape: slurmbridge doctor reads it from the controller. node is Slurm's name of this node.
+// ShowHooks exports what this node's hooks would find at a job's start with that settings file, read at each scrape:
+// slurmbridge doctor reads it from the controller. node is the node's name in Slurm.
 func ShowHooks(reg prometheus.Registerer, settings, node string) {
 	show := func(name, help string, value func() float64) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "gpuprof", Name: name, Help: help}, value))

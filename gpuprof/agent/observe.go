@@ -17,38 +17,38 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// slack is by how much readings at slightly different moments may exceed what is possible.
+// slack is the factor by which readings at slightly different moments may exceed the possible.
 const slack = 1.05
 
-// stale is after how many periods a figure that counts from the reading before says nothing of a job.
+// stale is the number of periods after which a figure since the last reading is not attributed to a job.
 const stale = 20
 
 // observed is one reading of a GPU.
 type observed struct {
 	at      time.Time
 	reading gpuprof.Reading
-	gpm     bool            // core use is performance monitoring's
-	lied    gpuprof.Figures // figures that were given and can't be true
-	// own holds what jobs used by themselves, if processes distinguish them; told holds the figures for which they do.
+	gpm     bool            // core use comes from performance monitoring
+	lied    gpuprof.Figures // figures with an impossible value
+	// own holds each job's figures if processes tell the jobs apart; told lists these figures.
 	own  map[int64]gpuprof.Reading
 	told gpuprof.Figures
-	// judging: it isn't decided yet whether the driver's samples of processes are the clients' own, so the jobs' core use
-	// is unknown.
+	// judging: it is undecided whether the driver's samples of processes are the clients' own, so the jobs' core use is
+	// unknown.
 	judging bool
-	// clients are each job's processes.
+	// clients describes each job's processes.
 	clients map[int64]clients
 }
 
-// clients are the processes of a job on a GPU: how many, the most memory that one holds, and whether one
-// of them computes without MPS.
+// clients describes the processes of a job on a GPU: their number, the most memory of one, and whether one of them
+// computes without MPS.
 type clients struct {
 	n          int
 	mostMiB    float64
 	withoutMPS bool
 }
 
-// observe reads a GPU for the jobs on it. It returns an error where nothing could be
-// read, and then of the look only what was a lie, or where the GPU is lost.
+// observe reads a GPU for its jobs. If nothing could be read or the GPU is lost it returns an error, and the result
+// holds only lied.
 func (a *Agent) observe(g *gpu, jobs []int64, now time.Time) (observed, error) {
 	l := observed{at: now}
 	r := &l.reading
@@ -76,7 +76,7 @@ func (a *Agent) observe(g *gpu, jobs []int64, now time.Time) (observed, error) {
 	return l, nil
 }
 
-// figures reads utilisation, memory and power, each by itself.
+// figures reads utilisation, memory and power independently.
 func (g *gpu) figures(l *observed) error {
 	use, mem, err := g.card.Utilisation()
 	_ = g.take(l, gpuprof.FigMemBusy, mem, err)
@@ -89,12 +89,12 @@ func (g *gpu) figures(l *observed) error {
 		g.take(l, gpuprof.FigPower, w, perr))
 }
 
-// activity takes what performance monitoring saw since the last look.
+// activity reads performance monitoring since the last reading.
 func (g *gpu) activity(l *observed) error {
 	r := &l.reading
 	act, err := g.card.Activity()
 	if err == nil && l.at.Sub(g.seen) > stale*g.pace.period {
-		err = nvml.ErrNotYet // it is of the time before the job, most of it
+		err = nvml.ErrNotYet // it covers mostly the time before the job
 	}
 	switch {
 	case errors.Is(err, nvml.ErrImplausible) || err == nil && !fraction(act.SM):
@@ -111,20 +111,20 @@ func (g *gpu) activity(l *observed) error {
 	// A card that doesn't measure it reports 0.
 	g.counts = g.counts || act.PCIeMBps > 0
 	if g.counts && act.PCIeMBps >= 0 && act.PCIeMBps <= g.most(gpuprof.FigPCIe) && g.dev.Parent == "" {
-		r.Set(gpuprof.FigPCIe, act.PCIeMBps) // over all of the time since the last reading, where the other way is 20 ms
+		r.Set(gpuprof.FigPCIe, act.PCIeMBps) // since the last reading; the other source measures 20 ms
 	}
 	return nil
 }
 
-// traffic is PCIe as it was read last.
+// traffic is the last reading of PCIe.
 type traffic struct {
 	at   time.Time
 	mbps float64
 	err  error
 }
 
-// pcie reads the traffic where performance monitoring doesn't give it. It takes the driver so long that it is read at
-// most once a period; the last value holds until then.
+// pcie reads the traffic if performance monitoring doesn't give it. A reading takes the driver so long that there is
+// one per period at most; its value holds until the next.
 func (g *gpu) pcie(l *observed) error {
 	t := &g.traffic
 	if age := l.at.Sub(t.at); t.at.IsZero() || age < 0 || age >= g.pace.period-g.pace.least() {
@@ -134,7 +134,7 @@ func (g *gpu) pcie(l *observed) error {
 	return g.take(l, gpuprof.FigPCIe, t.mbps, t.err)
 }
 
-// take takes a figure over into the reading if it can be true. It returns err, but for a figure that the card hasn't.
+// take stores a figure that can be true. It returns err unless the card doesn't give the figure.
 func (g *gpu) take(l *observed, f gpuprof.Fig, v float64, err error) error {
 	switch most := g.most(f); {
 	case errors.Is(err, nvml.ErrImplausible) || err == nil && !(v >= 0 && v <= most*slack):
@@ -149,13 +149,13 @@ func (g *gpu) take(l *observed, f gpuprof.Fig, v float64, err error) error {
 
 func fraction(v float64) bool { return v >= 0 && v <= 1 }
 
-// most is the largest value of a figure that can be true of the GPU.
+// most returns the largest possible value of a figure on this GPU.
 func (g *gpu) most(f gpuprof.Fig) float64 {
 	of := map[gpuprof.Fig]float64{gpuprof.FigMem: g.dev.MemMiB, gpuprof.FigPCIe: g.dev.PCIeMBps}
 	return cmp.Or(of[f], gpuprof.Recorded[f].Most)
 }
 
-// contradict drops a zero that other figures belie.
+// contradict drops a zero that contradicts other figures.
 func (g *gpu) contradict(l *observed) {
 	r := &l.reading
 	drop := func(f gpuprof.Fig) {
@@ -177,8 +177,8 @@ func (g *gpu) contradict(l *observed) {
 	}
 }
 
-// processes distinguishes jobs by their processes: memory where each process is some
-// job's, core use where the driver measures it by process.
+// processes tells the GPU's jobs apart: memory if every process belongs to a job, core use if the driver measures it
+// per process.
 func (a *Agent) processes(g *gpu, jobs []int64, l *observed) {
 	sms, known := g.sms(l)
 	list, _ := g.card.Processes() // nil where it fails
@@ -191,16 +191,16 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *observed) {
 		id := o.job
 		owners[p.PID] = o
 		g.saw(p.PID, id, l.at)
-		unknown = unknown || id == 0 && !(o.server && g.dev.MPS.OwnAddresses) // a server that stands for all its clients, say
+		unknown = unknown || id == 0 && !(o.server && g.dev.MPS.OwnAddresses) // for example a server that holds all clients' memory
 		if id != 0 && p.MemMiB >= 0 && p.MemMiB <= g.most(gpuprof.FigMem) {
 			c := l.clients[id]
 			l.clients[id] = clients{c.n + 1, max(c.mostMiB, p.MemMiB), c.withoutMPS || p.WithoutMPS && before[p.PID]}
 		}
-		// A process that ends while NVML is read can be missing in one of its lists: two readings must agree.
+		// A process that ends during the reading may be in one of NVML's two lists only, so two readings must agree.
 		g.without[p.PID] = p.WithoutMPS
 	}
 	if len(jobs) < 2 {
-		// Alone, all that runs there is the job's.
+		// Everything on the GPU is the only job's.
 		if known && !l.reading.Has(gpuprof.FigCore) {
 			sum := 0.0
 			for _, sm := range sms {
@@ -244,23 +244,23 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *observed) {
 	l.own, l.told = own, told
 }
 
-// processesFor is how long the agent remembers the job of a process that has ended: a hook may read later in the MPS
-// server's log that the process broke the server.
+// processesFor is how long the agent remembers the job of an ended process, which a hook may later find blamed in the
+// MPS server's log.
 const processesFor = 10 * time.Minute
 
-// saw notes the job of a process on the GPU, and forgets the processes that ended long ago.
+// saw notes the job of a process on the GPU, and forgets processes that ended long ago.
 func (g *gpu) saw(pid int, job int64, now time.Time) {
 	maps.DeleteFunc(g.processes, func(_ int, p process) bool { return now.Sub(p.at) > processesFor })
 	if g.processes == nil {
 		g.processes = map[int]process{}
 	}
-	delete(g.processes, pid) // of an earlier process
+	delete(g.processes, pid) // the pid's earlier process
 	if job != 0 {
 		g.processes[pid] = process{job, now}
 	}
 }
 
-// jobsOf are the jobs of processes that were on the GPU of late; none where one of them isn't known.
+// jobsOf returns the jobs of processes recently on the GPU, nil if one of them is unknown.
 func (g *gpu) jobsOf(pids []int) (jobs []int64) {
 	for _, pid := range pids {
 		p, known := g.processes[pid]
@@ -274,10 +274,10 @@ func (g *gpu) jobsOf(pids []int) (jobs []int64) {
 	return jobs
 }
 
-// remembered is for how long a process's use holds: the driver measures it once a second or oftener.
+// remembered is how long a process's use holds: the driver measures it at least once a second.
 const remembered = 2 * time.Second
 
-// sms is the SM utilisation of each process of late; false = not known.
+// sms returns the recent SM utilisation by process; false = unknown.
 func (g *gpu) sms(l *observed) (map[int]float64, bool) {
 	uses, err := g.card.ProcessUtilisation(g.usesAt)
 	if err != nil {
@@ -306,35 +306,35 @@ func (g *gpu) sms(l *observed) (map[int]float64, bool) {
 		}
 	}
 	if age := l.at.Sub(g.usesRead); age < 0 || age > remembered {
-		// Nothing used the GPU, as the driver says too, or this can't be believed.
+		// Either nothing used the GPU, as its utilisation says, or this can't be believed.
 		g.uses = nil
 		return nil, l.reading.Has(gpuprof.FigGPU) && l.reading.Value[gpuprof.FigGPU] < gpuprof.IdleBelow
 	}
 	return g.uses, true
 }
 
-// samples is what the driver's samples of processes added up to, next to what the GPU did: sums over the time, of which
-// older parts count less. A sample has one process for each engine, the one that was active on it when the sample was
-// taken (NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE in ctrl2080perf.h of NVIDIA's open kernel modules, df1c9a3de2).
-// Which one that is while MPS clients compute side by side no card has shown yet: each in its turn, one of them always,
-// or their server. So the samples are the clients' own only while they add up, and only where two clients have had some
-// at once: a client that is never sampled may do nothing, or be one of those that the driver leaves out.
+// samples compares the sum of the driver's samples of processes with the GPU's utilisation, over time, with fading
+// weights. A sample names one process per engine: the one that was active when it was taken
+// (NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE in ctrl2080perf.h of NVIDIA's open kernel modules, df1c9a3de2). No card
+// has shown yet which process that is while MPS clients compute side by side: each in turn, always the same one, or
+// their server. So the samples count as the clients' own only while they add up and after two clients had samples at
+// once: a client without samples may be idle, or overlooked by the driver.
 type samples struct {
-	at              time.Time // of the last reading
+	at              time.Time // last reading
 	over            float64   // s
-	clients, server float64   // s in which the samples say that they computed
-	device          float64   // s in which the GPU did
+	clients, server float64   // s of computing by the samples
+	device          float64   // s of computing by the GPU's utilisation
 	apart           bool      // two clients had samples at once
 }
 
 const (
-	samplesFade   = 30.0 // s after which a part of the time counts a third
-	samplesEnough = 5.0  // s from which on they are judged
-	samplesOff    = 0.1  // by which part of the GPU's use the clients' may differ from it
-	samplesRound  = 0.02 // of the time: percentages are whole numbers, and read at different moments
+	samplesFade   = 30.0 // s after which a reading's weight is 1/e
+	samplesEnough = 5.0  // s of samples that suffice for a decision
+	samplesOff    = 0.1  // allowed difference, as a fraction of the GPU's use
+	samplesRound  = 0.02 // allowed rounding: percentages are whole numbers, read at different moments
 )
 
-// weigh adds a reading of a GPU that several jobs share. A process that has ended belongs to no job.
+// weigh adds a reading of a GPU with several jobs. Ended processes belong to no job.
 func (a *Agent) weigh(g *gpu, owners map[int]owner, sms map[int]float64, l *observed) {
 	s := &g.samples
 	took := l.at.Sub(s.at).Seconds()
@@ -366,21 +366,20 @@ func (a *Agent) weigh(g *gpu, owners map[int]owner, sms map[int]float64, l *obse
 	s.apart = s.apart || len(busy) > 1
 }
 
-// ofClients reports whether the samples are the clients' own, and whether that is known yet.
+// ofClients reports whether the samples are the clients' own, and whether that is decided.
 func (s *samples) ofClients() (is, known bool) {
 	round := samplesRound * s.over
 	is = s.apart && math.Abs(s.clients-s.device) <= samplesOff*s.device+round && s.server <= round
 	return is, s.over >= samplesEnough
 }
 
-// owner is whose a process is: a job's, or it is an MPS server, which belongs to no job. Where nothing is known both
-// are zero.
+// owner is the job that a process belongs to, or marks an MPS server, which belongs to none. Zero = unknown.
 type owner struct {
 	job    int64
 	server bool
 }
 
-// owner finds a process's job by its control group, or where Slurm doesn't use them by the step that is its ancestor.
+// owner finds a process's job by its control group or, if Slurm uses none, by the step among its ancestors.
 func (a *Agent) owner(pid int) owner {
 	dir := a.process(pid)
 	if groups, err := os.ReadFile(filepath.Join(dir, "cgroup")); err == nil {
@@ -404,7 +403,7 @@ func (a *Agent) process(pid int) string {
 	return filepath.Join(cmp.Or(a.Proc, "/proc"), strconv.Itoa(pid))
 }
 
-// jobNamed is the job with a prolog that was given this SLUID; 0 = none is known.
+// jobNamed returns the job with this SLUID by its prolog, 0 if unknown.
 func (a *Agent) jobNamed(sluid string) int64 {
 	for r, t := range a.jobs {
 		if t.job.SLUID == sluid {

@@ -13,7 +13,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// due is when the next reading is; false = no job runs.
+// due returns when the next reading is due; false = no job runs.
 func (a *Agent) due() (next time.Time, ok bool) {
 	for i := range a.sharers() {
 		g := a.gpus[i]
@@ -24,7 +24,7 @@ func (a *Agent) due() (next time.Time, ok bool) {
 	return next, ok
 }
 
-// sharers lists the running jobs of each GPU that has any.
+// sharers lists the running jobs by GPU.
 func (a *Agent) sharers() map[int][]int64 {
 	on := map[int][]int64{}
 	for r, t := range a.jobs {
@@ -40,8 +40,7 @@ func (a *Agent) sharers() map[int][]int64 {
 	return on
 }
 
-// pass reads the GPUs that are due, once each, and hands their readings to their jobs. The GPUs of one job are read
-// together.
+// pass reads each GPU that is due and hands the reading to its jobs. All GPUs of a job are read together.
 func (a *Agent) pass() {
 	on, now := a.sharers(), a.Now()
 	if len(on) == 0 {
@@ -82,7 +81,7 @@ func (a *Agent) pass() {
 	a.passed(a.Now())
 }
 
-// read samples a GPU and sets when it is read next.
+// read samples a GPU and schedules the next reading.
 func (a *Agent) read(g *gpu, jobs []int64, now time.Time) {
 	var err error
 	if g.missing && g.index >= 0 {
@@ -119,10 +118,10 @@ func (a *Agent) read(g *gpu, jobs []int64, now time.Time) {
 	g.pace.next(now, parts)
 }
 
-// hostEvery is how often a job's control group is read, in periods.
+// hostEvery is the number of periods between two readings of a job's control group.
 const hostEvery = 5
 
-// host notes what a job has used of its node so far: with the job its control group goes.
+// host notes what a job has used of its node so far, because the control group disappears with the job.
 func (a *Agent) host(t *tracked, now time.Time) {
 	if now.Sub(t.asked) < hostEvery*a.Period {
 		return
@@ -135,10 +134,10 @@ func (a *Agent) host(t *tracked, now time.Time) {
 	t.HostMiB = max(t.HostMiB, mib)
 }
 
-// take adds what its GPUs did to a job's record.
+// take adds the readings of a job's GPUs to its record.
 func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 	a.host(t, now)
-	sum := gpuprof.Reading{Known: gpuprof.AllFigures()} // what is known of each of its GPUs
+	sum := gpuprof.Reading{Known: gpuprof.AllFigures()} // known for every one of its GPUs
 	var failed error
 	busy := false
 	t.apart = false
@@ -154,7 +153,7 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 		t.apart = t.apart || c.withoutMPS && (t.job.Sharer() || len(on[i]) > 1)
 		t.WithoutMPS = t.WithoutMPS || t.apart
 		if len(on[i]) > 1 {
-			own := g.last.own[id] // zeros where no process of the job's is there
+			own := g.last.own[id] // zeros if the job has no process there
 			for f := range g.last.told.Each {
 				r.Set(f, own.Value[f])
 			}
@@ -173,7 +172,7 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 	from := t.resume
 	t.resume = now
 	if now.Sub(t.seen) > stale*a.Period {
-		t.idle = time.Time{} // without readings in between idleness isn't known
+		t.idle = time.Time{} // idleness in between is unknown
 	}
 	if failed != nil || sum.Empty() {
 		t.held = gpuprof.Reading{}
@@ -194,9 +193,8 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 	a.hold(t, from, now)
 }
 
-// hold adds the reading that a job's GPUs gave last, for the time since from; not for a time in which the agent should
-// have read and didn't, or in which the node was suspended or its clock was set. The job's file has times of the wall
-// clock alone, so all are.
+// hold adds the last reading of a job's GPUs for the time from from to to, unless that is so long that the agent missed
+// readings, the node was suspended or its clock was set. The job's file has wall-clock times only, so all times are.
 func (a *Agent) hold(t *tracked, from, to time.Time) {
 	begin, end := from.Sub(t.job.Start), to.Sub(t.job.Start)
 	if end-begin > stale*a.Period {
@@ -205,36 +203,36 @@ func (a *Agent) hold(t *tracked, from, to time.Time) {
 	t.Tally.Add(begin.Seconds(), end.Seconds(), t.held)
 }
 
-// How the pace changes.
+// Parameters of the pace.
 const (
-	// changed is the part of a card by which a figure must differ from the reading before to count as a change.
+	// changed is the difference between two readings, as a fraction of the card, that counts as a change.
 	changed = 0.05
-	// slower is by what the step grows where nothing changes.
+	// slower is the factor by which the step grows while nothing changes.
 	slower = 1.25
-	// purse is how many readings a GPU may be ahead of one a period.
+	// purse is the number of readings in advance of one per period that a GPU may have.
 	purse = 60
 )
 
-// pace says when a GPU is read next. The step is a tenth of the period (0.1 s) after a job came and after a reading
-// that differs from the one before; it grows by a quarter with each that doesn't, up to ten periods (10 s). However the
-// use flickers, a GPU isn't read more often than once a period but for 60 readings that it may be ahead: each costs
-// one, and each period that passes earns one.
+// pace schedules the readings of a GPU. The step is a tenth of the period (0.1 s) after a job came and after a reading
+// that differs from the last one. Each reading without a change makes it a quarter longer, up to ten periods (10 s).
+// Each reading costs one token and each period earns one, at most 60: a GPU with flickering use is read once a period
+// on average.
 type pace struct {
 	period time.Duration
 	step   time.Duration
 	due    time.Time
-	at     time.Time // of the last reading
-	left   float64   // readings in the purse
+	at     time.Time // last reading
+	left   float64   // tokens
 	last   []float64 // nil = none yet
 }
 
 func (p *pace) least() time.Duration { return p.period / 10 }
 func (p *pace) most() time.Duration  { return 10 * p.period }
 
-// hurry makes the next reading due at once, and those after it fast: a job came or went.
+// hurry makes the next reading due at once, and the following ones fast, because a job came or went.
 func (p *pace) hurry(now time.Time) { p.step, p.due = p.least(), now }
 
-// next sets the next reading after one at now; v are the resources as parts of the card, nil where it failed.
+// next schedules the reading after one at now; v are the resources as fractions of the card, nil if it failed.
 func (p *pace) next(now time.Time, v []float64) {
 	if p.at.IsZero() {
 		p.left = purse
@@ -245,7 +243,7 @@ func (p *pace) next(now time.Time, v []float64) {
 	p.left = max(0, p.left-1)
 	switch {
 	case v == nil:
-		p.step = max(p.step, p.period) // a failing GPU isn't read faster
+		p.step = max(p.step, p.period) // a failing GPU is not read faster than once a period
 	case p.last != nil && differ(p.last, v):
 		p.step, p.last = p.least(), v
 	default:

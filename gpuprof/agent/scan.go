@@ -25,10 +25,10 @@ func (a *Agent) scan() {
 	now := a.Now()
 	for _, j := range running {
 		t := a.track(j, now)
-		t.job, t.gpus = j, a.places(j) // the hooks may have added to it
+		t.job, t.gpus = j, a.places(j) // the hooks may have changed it
 	}
 	for _, j := range ended {
-		// One that the agent wasn't there for is new: user and times are still worth keeping.
+		// A job that began and ended without an agent is new here: its user and times are worth a record.
 		a.track(j, now).job.End = j.End
 	}
 	if eerr == nil && rerr == nil {
@@ -47,13 +47,13 @@ func (a *Agent) scan() {
 	n := a.running()
 	a.Metrics.jobs.Set(float64(n))
 	a.showUses()
-	// While jobs run only a sample shows that sampling works.
+	// While jobs run only a sample proves that sampling works.
 	if n == 0 || !wasBusy {
 		a.passed(now)
 	}
 }
 
-// track returns what is known of a run, and takes up a new one with what the previous agent had gathered of it.
+// track returns the data of a run. A new run starts with what the previous agent had gathered.
 func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
 	if t := a.jobs[runOf(j)]; t != nil && t.job.Start.Equal(j.Start) {
 		return t
@@ -79,9 +79,9 @@ func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
 	return t
 }
 
-// places are the agent's own numbers of a job's GPUs. Its file names them by UUID, as its prolog knew them. One without
-// a UUID (the prolog came before the agent's list), or that NVML hasn't, is missing: it has a number below 0. Where
-// there is one card it can only be that.
+// places returns the agent's numbers of a job's GPUs, which the job's file names by UUID. A GPU without a UUID (the
+// prolog ran before the agent listed it) or unknown to NVML is missing and gets a negative number, unless the node has
+// only one card.
 func (a *Agent) places(j *prolog.Job) []int {
 	out := make([]int, len(j.GPUs))
 	for k, index := range j.GPUs {
@@ -100,19 +100,19 @@ func (a *Agent) places(j *prolog.Job) []int {
 	return out
 }
 
-// hurry has a job's GPUs read at once, all of it, and fast for a while.
+// hurry has all of a job's GPUs read at once, and often for a while.
 func (a *Agent) hurry(t *tracked, now time.Time) {
 	j := t.job
 	for _, i := range t.gpus {
 		g := a.gpus[i]
 		if g == nil {
-			continue // a job's mistake that has been forgotten
+			continue // a GPU that a job named by mistake, forgotten since
 		}
 		g.pace.hurry(now)
 		g.traffic = traffic{}
 		others := func(t *tracked) bool { return t.runs() && t.job != j && t.has(i) }
 		if !slices.ContainsFunc(slices.Collect(maps.Values(a.jobs)), others) {
-			// What processes used before is of the job before.
+			// Earlier use of processes belongs to earlier jobs.
 			g.uses, g.usesRead = nil, time.Time{}
 			if j.Start.After(g.usesAt) {
 				g.usesAt = j.Start
@@ -121,10 +121,10 @@ func (a *Agent) hurry(t *tracked, now time.Time) {
 	}
 }
 
-// mostNeighbours is how many a record names.
+// mostNeighbours bounds the neighbours in a record.
 const mostNeighbours = 1024
 
-// meet notes which jobs were on the same GPU, and when.
+// meet notes which jobs shared a GPU, and when.
 func (a *Agent) meet(now time.Time) {
 	until := func(t *tracked) time.Time {
 		if t.runs() {
@@ -144,7 +144,7 @@ func (a *Agent) meet(now time.Time) {
 			if end := until(o); end.Before(to) {
 				to = end
 			}
-			// A job that began when the other ended never shared the GPU with it.
+			// If one began as the other ended, they never shared the GPU.
 			if !to.After(from) && !(t.runs() && o.runs()) {
 				continue
 			}
@@ -161,9 +161,8 @@ func (a *Agent) meet(now time.Time) {
 	}
 }
 
-// vanished closes the jobs that are in neither folder: they ended without an epilog,
-// as their file was removed or couldn't be read any more. They ended when they were
-// last seen; of one that never was nothing is known but that it began.
+// vanished closes jobs with a file in neither folder: they ended without an epilog when the file was removed or became
+// unreadable. Their end is when they were last seen. A job that was never sampled gets no record.
 func (a *Agent) vanished(running, ended []*prolog.Job, eerr error) {
 	for r, t := range a.jobs {
 		switch {
@@ -193,8 +192,7 @@ func (a *Agent) vanished(running, ended []*prolog.Job, eerr error) {
 	}
 }
 
-// lost logs the jobs that the previous agent knew and that are gone, and forgets its
-// state, which is older than the last records.
+// lost logs jobs of the previous agent that are gone, and drops its state, which is older than the last records.
 func (a *Agent) lost() {
 	for r := range a.before {
 		if a.jobs[r] == nil {
@@ -219,10 +217,10 @@ func (a *Agent) requeued(r run) bool {
 	return false
 }
 
-// finish closes an ended job's record.
+// finish closes the record of an ended job.
 func (a *Agent) finish(j *prolog.Job) {
 	t := a.jobs[runOf(j)]
-	// The last reading holds until the job's end: one taken now would be of a GPU that the job has left.
+	// The last reading counts until the job's end; a new one would be of a GPU without the job.
 	if !t.resume.IsZero() && j.End.After(t.resume) {
 		a.hold(t, t.resume, j.End)
 		t.resume = j.End
@@ -239,7 +237,7 @@ func (a *Agent) finish(j *prolog.Job) {
 	if err := a.Dir.Forget(j); err != nil {
 		a.Log.Warn("job file", "job", j.JobID, "err", err)
 	}
-	a.hurry(t, a.Now()) // the jobs that stay get more of the GPU
+	a.hurry(t, a.Now()) // the remaining jobs get more of the GPU
 }
 
 func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
@@ -283,7 +281,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 	r.MissedS = math.Round(r.MissedS*1e3) / 1e3
 	for run, n := range t.Neighbours {
 		if n.From.After(r.End) {
-			continue // it came between the job's end and its file's
+			continue // it came after the job's end and before the file's
 		}
 		if o := a.jobs[run]; o != nil && o.runs() || n.To.After(r.End) {
 			n.To = r.End
@@ -295,7 +293,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 		r.Mixed = t.Mixed.Names()
 	}
 	if err := r.Validate(); err != nil && t.Samples > 0 {
-		// No figures are better than wrong ones; user and times stay.
+		// No figures are better than wrong ones; user and times are kept.
 		a.Log.Error("what was gathered of a job can't be true", "job", j.JobID, "err", err)
 		empty := &tracked{job: j, gpus: t.gpus, noEpilog: t.noEpilog, saved: saved{
 			Tally: gpuprof.NewTally(a.Period.Seconds()), Failed: t.Samples + t.Failed,

@@ -16,8 +16,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 )
 
-// stateEvery is how often the data of running jobs is saved; it is saved at the agent's end, too. A kill costs each
-// job's series at most that long, and the records say how much.
+// stateEvery is the time between two saves of the running jobs' data, which is also saved at exit. A killed agent loses
+// at most that much of each series; the records say how much.
 const stateEvery = time.Minute
 
 // mostState bounds the file: a job takes 75 KB at most.
@@ -33,8 +33,8 @@ type saved struct {
 	Processes  int
 	ProcessMiB float64
 	WithoutMPS bool
-	FaultBy    []int64 // the jobs with a process that broke the job's MPS server, if all are known
-	// What the job's control group had used up to HostAt; zero = it has none.
+	FaultBy    []int64 // jobs whose processes broke the job's MPS server, if all are known
+	// The control group's use up to HostAt; zero = there is no group.
 	HostAt  time.Time
 	HostCPU float64 // s
 	HostMiB float64 // at most
@@ -59,7 +59,7 @@ func (a *Agent) save() error {
 	return nil
 }
 
-// load reads what an agent before this one wrote down. What can't be true is left out; without a file there is nothing.
+// load reads the previous agent's state, without entries that can't be true; nil without a file.
 func (a *Agent) load() (map[run]saved, error) {
 	f, err := os.Open(a.statePath())
 	if errors.Is(err, os.ErrNotExist) {

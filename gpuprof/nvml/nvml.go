@@ -34,8 +34,8 @@ type Device struct {
 	SMs      int     `json:"sms,omitempty"` // of an instance; 0 = unknown
 	MemMiB   float64 `json:"mem_mib"`       // that processes can have
 	PCIeMBps float64 `json:"pcie_mbps"`     // of the link, both directions; 0 = unknown
-	// Lost says why NVML lets nobody use the GPU: it has fallen off the bus, most likely. "" = it does. Nothing else is
-	// known of it, and its Minor is the lowest number that no other GPU has.
+	// Lost says why NVML can't use the GPU, which most likely has fallen off the bus; "" = it can. Nothing else is known
+	// of a lost GPU; its Minor is the lowest unused number.
 	Lost string `json:"lost,omitempty"`
 	Capabilities
 
@@ -157,7 +157,7 @@ var whyNone = map[gonvml.Return]string{
 	gonvml.ERROR_NO_PERMISSION: "NVIDIA's driver lets this user open no GPU (/dev/nvidia*)",
 }
 
-// placeLost numbers the device files of lost GPUs: without these numbers the GPUs after them would be taken for others.
+// placeLost gives lost GPUs the unused minor numbers, so that the GPUs after them keep the right position.
 func placeLost(devices []Device) {
 	minor := 0
 	for i := range devices {

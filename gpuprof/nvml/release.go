@@ -65,10 +65,9 @@ func (g *gpu) forget() {
 	g.at, g.seen = time.Time{}, Activity{}
 }
 
-// Acquire opens the devices again, and looks at them again where they are open. anew: GPUs have another compute mode or
-// were cut into other MIG instances; Devices are new then, and no method of an earlier Device of these may be called.
-// Returns ErrChanged where GPUs or driver aren't what they were: what is known of them is untrue then, and no method of
-// a Device may be called.
+// Acquire opens the devices again, or checks them if they are open. anew: GPUs have another compute mode or other MIG
+// instances; then Devices are new and earlier Devices of these GPUs must not be used. If GPUs or driver have changed it
+// returns ErrChanged, and no Device may be used.
 func (l *Library) Acquire() (anew bool, err error) {
 	changed := func(format string, args ...any) (bool, error) {
 		return false, fmt.Errorf("%w: "+format, append([]any{ErrChanged}, args...)...)

@@ -19,7 +19,7 @@ const (
 	GPM                = "gpm"
 )
 
-// divided are the sources that NVML has of whole GPUs alone, and of which a MIG instance is given its part.
+// divided lists the sources that NVML gives for whole GPUs only. A MIG instance gets its part of them.
 var divided = []string{Power, PCIe}
 
 // giver is the GPU or instance that a source is read from, and which part of its figure counts.

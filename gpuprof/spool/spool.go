@@ -101,7 +101,7 @@ func sick(err error) bool {
 	}, func(target error) bool { return errors.Is(err, target) })
 }
 
-// list returns the folder's files, those of the oldest jobs first, and the size of all of them.
+// list returns the folder's files, oldest jobs first, and their total size.
 func (s *Spool) list() (files []file, size int64) {
 	entries, _ := os.ReadDir(s.Dir) // a folder that can't be read takes nothing either
 	for _, e := range entries {
@@ -186,8 +186,8 @@ func (s *Spool) room(need int64) error {
 	return nil
 }
 
-// remove removes a file, and reports whether it is gone. A record whose file can't be removed is
-// delivered again, and known there.
+// remove removes a file and reports whether it is gone. If a record's file can't be removed, the record is delivered
+// again, and the controller recognises it.
 func (s *Spool) remove(path string) bool {
 	err := os.Remove(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
