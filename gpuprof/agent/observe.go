@@ -191,7 +191,7 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *observed) {
 		id := o.job
 		owners[p.PID] = o
 		g.saw(p.PID, id, l.at)
-		unknown = unknown || id == 0 && !(o.server && g.dev.MPS.OwnAddresses) // for example a server that holds all clients' memory
+		unknown = unknown || id == 0 && !(o.server && g.dev.MPS.OwnAddresses) // e.g. a server with all clients' memory
 		if id != 0 && p.MemMiB >= 0 && p.MemMiB <= g.most(gpuprof.FigMem) {
 			c := l.clients[id]
 			l.clients[id] = clients{c.n + 1, max(c.mostMiB, p.MemMiB), c.withoutMPS || p.WithoutMPS && before[p.PID]}
