@@ -293,7 +293,7 @@ func (r *Receipt) method(shadow bool) {
 				"it; their effect is the replay's estimate.")
 	}
 	r.Method = append(r.Method,
-		"Guard: jobs with this reason at least once, and the number of rounds with it, counted once per job and round. "+
+		"Guard: jobs with this reason at least once, and the number of polls with it, counted once per job and poll. "+
 			"Waited is what a reason cost: while a GPU that had room got no job, the first job that would have joined but for "+
 			"one reason waited for that. A job may wait for several reasons at once, so that they don't add up; each is about "+
 			"what its setting could save that job, not the jobs behind it.")

@@ -63,7 +63,7 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 		t.Render()
 	}
 	if len(r.Refused) > 0 {
-		t := newTable(out, "guard", "jobs", "rounds", "waited")
+		t := newTable(out, "guard", "jobs", "polls", "waited")
 		for _, x := range r.Refused {
 			t.AppendRow(table.Row{x.Reason, x.Jobs, x.Looks, job.Span(x.WaitH)})
 		}

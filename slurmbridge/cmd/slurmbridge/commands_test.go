@@ -117,7 +117,8 @@ const manual = `
 : Turns gpu:shared into shares and the gate. Belongs beside slurm.conf.
 
 **/usr/share/doc/slurmbridge**
-: Pages for users and admins (users.md, admins.md, adopt.md, operate.md, how-it-decides.md, json.md, faq.md).
+: Pages for users and admins (users.md, admins.md, adopt.md, operate.md, how-it-decides.md, words.md,
+json.md, faq.md).
 
 # SEE ALSO
 
