@@ -145,7 +145,7 @@ func TestNothingIsNoTile(t *testing.T) {
 			t.Errorf("%q is in %s", bad, tiles)
 		}
 	}
-	if !strings.Contains(tiles, "<b>0</b><span>GPUs held by jobs that do nothing now") {
+	if !strings.Contains(tiles, "<b>0</b><span>GPUs held idle now") {
 		t.Error(tiles)
 	}
 }
