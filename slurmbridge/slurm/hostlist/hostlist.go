@@ -1,4 +1,4 @@
-// Package hostlist reads Slurm's lists of names and of numbers, "n[1-3,07],login" and "0,2-3", which users write, too.
+// Package hostlist parses Slurm's lists of names and numbers, "n[1-3,07],login" and "0,2-3". Users may write them.
 package hostlist
 
 import (
@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Bounds on what a list may come to; Slurm's own are far below them.
+// Bounds on lists; Slurm's own lists are far below them.
 const (
 	maxNames  = 100_000
 	maxName   = 512 // bytes of a name with ranges in it
@@ -16,7 +16,7 @@ const (
 	maxWidth  = 9   // digits of a range's bound
 )
 
-// Items yields the items of a list, cut at commas that stand in no brackets.
+// Items yields the items of a list, cut at commas outside brackets.
 func Items(list string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		depth, from := 0, 0
@@ -39,10 +39,10 @@ func Items(list string) iter.Seq[string] {
 	}
 }
 
-// Names returns the names in a list such as "n[1-3,07],login" or "/dev/nvidia[0-3]", in its order. A name that it can't
-// read stays as it is, and so does one that makes it more than 100,000 names, repeated ones included.
+// Names returns the names in a list such as "n[1-3,07],login" or "/dev/nvidia[0-3]", in order. An unreadable item stays
+// as it is, and so does an item that would make more than maxNames names in all.
 func Names(list string) (names []string) {
-	left := maxNames // a name written twice is made twice
+	left := maxNames // duplicates count
 	for item := range Items(list) {
 		parts, count, ok := partsOf(item)
 		switch {
@@ -57,7 +57,7 @@ func Names(list string) (names []string) {
 	return names
 }
 
-// Numbers reads a list such as "0-1,3". false: it is none, or has more than most numbers.
+// Numbers reads a list such as "0-1,3". It returns false for an invalid list, and for more than most numbers.
 func Numbers(list string, most int) (numbers []int, ok bool) {
 	for item := range strings.SplitSeq(list, ",") {
 		s, ok := parseSpan(item)
@@ -71,7 +71,7 @@ func Numbers(list string, most int) (numbers []int, ok bool) {
 	return numbers, true
 }
 
-// part is a piece of a name, and the spans of numbers that follow it.
+// part is a piece of a name, followed by spans of numbers.
 type part struct {
 	prefix string
 	spans  []span
@@ -82,7 +82,7 @@ type span struct {
 	width  int // digits, with leading zeros
 }
 
-// partsOf takes a name apart and counts the names that it stands for.
+// partsOf splits an item into parts and counts its names.
 func partsOf(name string) (parts []part, count int, ok bool) {
 	count = 1
 	for {

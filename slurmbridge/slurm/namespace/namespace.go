@@ -1,6 +1,6 @@
-// Package namespace reads whether Slurm gives each job a /dev/shm of its own, where its processes don't reach their
-// GPU's MPS server: job_container/tmpfs (job_container_tmpfs.c, read at 22.05.8 and 24.11.5), namespace/tmpfs and
-// namespace/linux (namespace_tmpfs.c and read_nsconf.c at 26.05.3).
+// Package namespace finds out whether a plugin of Slurm gives each job its own /dev/shm, from which processes can't
+// reach their GPU's MPS server: job_container/tmpfs (job_container_tmpfs.c of 22.05.8 and 24.11.5), namespace/tmpfs and
+// namespace/linux (namespace_tmpfs.c and read_nsconf.c of 26.05.3).
 package namespace
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/pattern"
 )
 
-// File is the file next to slurm.conf that configures the plugin which slurm.conf names as NamespaceType or
-// JobContainerType; "" = the plugin leaves jobs the node's folders.
+// File returns the configuration file, in slurm.conf's folder, of a plugin for NamespaceType or JobContainerType; "" =
+// the plugin gives jobs no folders of their own.
 func File(plugin string) string {
 	switch {
 	case strings.HasSuffix(plugin, "/linux"):
@@ -26,8 +26,8 @@ var (
 	namesShm = pattern.Lazy(`(?m)^[^#\n]*/dev/shm\b`)
 )
 
-// HidesMemory reports whether such a file gives jobs a /dev/shm of their own anywhere: where it names that folder, and
-// where it names none, as before Slurm 23.02, when it couldn't.
+// HidesMemory reports whether a plugin's configuration file gives jobs their own /dev/shm: it names this folder, or
+// names no folders, as before Slurm 23.02.
 func HidesMemory(conf string) bool {
 	return !hasDirs().MatchString(conf) || namesShm().MatchString(conf)
 }
