@@ -66,8 +66,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			"What happened to jobs in released groups: started, ended, requeued (by Slurm or the owner), owner (edited by "+
 				"its owner, unmanaged since), stuck (restored: it did not start), partial (restored while others of its group "+
 				"run), kept (restored: Slurm says why it keeps the job pending), left (left to Slurm: it did not start twice), "+
-				"misplaced (on another GPU than planned).", "outcome", "started", "ended", "requeued", "owner", "stuck", "partial",
-			"kept", "left", "misplaced"),
+				"limit (restored: it is beyond a limit of accounting), misplaced (on another GPU than planned).", "outcome",
+			"started", "ended", "requeued", "owner", "stuck", "partial", "kept", "left", "limit", "misplaced"),
 		changes: r.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "slurmbridge", Name: "changes_total",
 			Help: "Updates of jobs sent to Slurm, by step (prepare, release, restore, let-go, gate, extend, comment) and " +

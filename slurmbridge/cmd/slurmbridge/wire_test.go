@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
@@ -44,6 +47,25 @@ func TestRegisteredPolicy(t *testing.T) {
 			t.Errorf("it isn't listed: %s", errOut)
 		}
 	})
+}
+
+// A path names the file of a network. Without a usable one srpt decides, and the log names the setting.
+func TestPolicyOfAFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "site.json")
+	must.OK(t, dqn.Save(file, must.Get(pretrained.Checkpoint(policy.Makespan))(t)))
+	for _, c := range []struct{ path, decides, says string }{
+		{file, "dqn", ""},
+		{file + ".absent", "srpt", "slurmbridge.yaml:5: policy: "},
+	} {
+		cfg := must.Get(config.Load(conf(t, "policy: "+c.path), nil))(t)
+		var logged bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&logged, nil))
+		policies := must.Get(newPolicies(cfg, interference.New(&contention.MPS), log))(t)
+		must.Equal(t, policies[0].Name(), c.decides, c.path)
+		must.Equal(t, strings.Contains(logged.String(), c.says), true, logged.String())
+		wanted, _ := policyOf(cfg)
+		must.Equal(t, wanted, "dqn")
+	}
 }
 
 // TestOnePolicy: serve and plan, which are wired alike, and experiment and replay,
