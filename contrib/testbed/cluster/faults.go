@@ -59,13 +59,9 @@ var ErrNothing = errors.New("nothing to break")
 // Faults are all that is known.
 var Faults = []Fault{
 	{Name: "bridge killed", Weight: 6, Least: 1, Most: 8, thing: BridgeDaemon, breaks: kill},
-	{
-		Name: "bridge killed for longer than the lease", Weight: 1, Least: 40, Most: 70, thing: BridgeDaemon, breaks: kill,
-	},
+	{Name: "bridge killed for longer than the lease", Weight: 1, Least: 40, Most: 70, thing: BridgeDaemon, breaks: kill},
 	{Name: "bridge stopped", Weight: 4, Least: 2, Most: 12, thing: BridgeDaemon, breaks: stop},
-	{
-		Name: "bridge stopped for longer than the lease", Weight: 1, Least: 35, Most: 60, thing: BridgeDaemon, breaks: stop,
-	},
+	{Name: "bridge stopped for longer than the lease", Weight: 1, Least: 35, Most: 60, thing: BridgeDaemon, breaks: stop},
 	{Name: "agent killed", Weight: 8, Least: 1, Most: 20, Node: true, thing: agent, breaks: kill},
 	{Name: "agent stopped", Weight: 4, Least: 2, Most: 20, Node: true, thing: agent, breaks: stop},
 	{Name: "agents cut off", Weight: 4, Least: 5, Most: 40, thing: "wire", breaks: cut},
@@ -80,10 +76,7 @@ var Faults = []Fault{
 		Name: "slurmctld restarted", Weight: 2, Least: 1, Most: 5, Slurm: true, Plain: true, thing: controller,
 		breaks: endController((*slurmtest.Cluster).StopController),
 	},
-	{
-		Name: "slurmctld stopped", Weight: 4, Least: 1, Most: 8, Slurm: true, Plain: true, thing: controller,
-		breaks: stop,
-	},
+	{Name: "slurmctld stopped", Weight: 4, Least: 1, Most: 8, Slurm: true, Plain: true, thing: controller, breaks: stop},
 	{
 		Name: "slurmd killed", Weight: 4, Least: 1, Most: 8, Slurm: true, Plain: true, Node: true, thing: "slurmd",
 		breaks: func(s *Stack, _ string, node int) (broken, error) {
