@@ -60,7 +60,8 @@ func TestHowJobsFareOtherwise(t *testing.T) {
 	alone.Gres = "gres:mps:30"
 	spread := but(func(s *seen) { s.Nodes, s.Mem = "2", "2G" })
 	spreads := Job{Args: []string{"--ntasks=3"}}
-	fixed := Job{Args: []string{"--ntasks=3", "--nodes=1-2"}}
+	fixed := Job{Args: []string{"--ntasks=3", "--nodes=1"}}
+	upTo2 := Job{Args: []string{"--gres=gpu:1", "--nodes=1-2"}}
 	binds := Job{Args: []string{"--gres-flags=enforce-binding"}}
 	twoGPUs := Job{Args: []string{"--gpus=2"}}
 	instance := sees(map[string]string{"CUDA_VISIBLE_DEVICES": "MIG-1"})
@@ -91,6 +92,7 @@ func TestHowJobsFareOtherwise(t *testing.T) {
 		"CPUs":                     {Job{}, but(func(s *seen) { s.CPUs = "2" }), ran(1, 9), "", kindSize},
 		"more nodes":               {spreads, spread, ran(1, 9), "", kindSize + " stated"},
 		"GPUs of more nodes":       {twoGPUs, spread, ran(1, 9), "", kindSize + " stated"},
+		"as many as it asks for":   {upTo2, spread, ran(1, 9), "", kindSize + " stated"},
 		"more nodes than asked":    {fixed, spread, ran(1, 9), "", kindSize + ", " + kindSize},
 		"a step doesn't run":       {Job{}, sees(vars{"A": "1"}), ran(1, 9), "", kindStep},
 		"another value":            {Job{}, sees(vars{"A": "1"}), sees(vars{"A": "2"}), "", kindEnv},

@@ -126,7 +126,7 @@ var rules = []rule{
 	},
 	{
 		kindSize, func(_ *Case, j *Job, text string) bool { return j.spreads() && strings.HasPrefix(text, "nodes ") },
-		"sbatch(1): without --nodes a job gets enough nodes for its tasks, or its --gpus, by what is free when it starts",
+		"sbatch(1): of --nodes=1-2 a job gets as many as are free, without --nodes as many as its tasks or --gpus then take",
 	},
 	{
 		kindSize, func(c *Case, j *Job, _ string) bool { return j.sharer() && c.dividesDefaults() },
@@ -439,14 +439,17 @@ func (j *Job) runsAs(s, plainS, slack float64) bool {
 	return s >= plainS-slack && s <= contract*plainS+faultS
 }
 
-// spreads reports whether a job has one node or several as cores or GPUs are free: it has several tasks and no GPU, or
-// two GPUs anywhere.
+// spreads reports whether a job has one node or several as cores or GPUs are free: it asks for one or two, has several
+// tasks and no GPU, or two GPUs anywhere.
 func (j *Job) spreads() bool {
 	tasks := j.value("--ntasks")
-	if j.value("--gpus") == "2" {
-		return !j.has("--nodes")
+	switch {
+	case j.has("--nodes"):
+		return j.value("--nodes") == "1-2"
+	case j.value("--gpus") == "2":
+		return true
 	}
-	return tasks != "" && tasks != "1" && !j.has("--nodes") && !strings.Contains(fmt.Sprint(j.Args), "gpu")
+	return tasks != "" && tasks != "1" && !strings.Contains(fmt.Sprint(j.Args), "gpu")
 }
 
 func ended(state string) bool {
