@@ -121,10 +121,7 @@ func TestRequestsThatAreAdopted(t *testing.T) {
 		},
 		{
 			"per job, several tasks",
-			fields{
-				"tres_per_node": nil, "tres_per_job": "gres/gpu:1", "num_tasks": 2, "min_nodes": 1,
-				"max_nodes": 1,
-			},
+			fields{"tres_per_node": nil, "tres_per_job": "gres/gpu:1", "num_tasks": 2, "min_nodes": 1, "max_nodes": 1},
 			nil,
 		},
 		{

@@ -112,9 +112,7 @@ func TestWhichCardANumberMeans(t *testing.T) {
 			"NodeName=n[3-9] Name=gpu File=/dev/nvidia[0-3]\nNodeName=n2 Name=gpu \\\n File=/dev/nvidia[2-3]", "a b",
 		},
 		{"quoted values", four, "", `Name="gpu" Files="/dev/nvidia[0-3]"`, "d c a b"},
-		{
-			"slurm.conf's order of types comes first", four, "NodeName=n[1-4] Gres=gpu:y:2(S:0),gpu:x:1,shard:300", xy, "a b d",
-		},
+		{"slurm.conf's order of types comes first", four, "NodeName=n[1-4] Gres=gpu:y:2(S:0),gpu:x:1,shard:300", xy, "a b d"},
 		{"defaults of other nodes", four, "NodeName=n2 Gres=gpu:y:1\nNodeName=DEFAULT Gres=gpu:x:2\nNodeName=n3 CPUs=4", xy, "a"},
 		{"slurm.conf's defaults", four, "NodeName=DEFAULT Gres=gpu:y:1\nNodeName=n2 CPUs=4", xy, "a"},
 		{"AutoDetect=nvml", four, "", "AutoDetect=nvml\n", "a b c d"},

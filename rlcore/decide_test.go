@@ -101,9 +101,7 @@ func TestATurnBehindTheWindow(t *testing.T) {
 	mine.GPUs = first
 	s := &State{
 		GPUs: []GPU{card(), card(running(lasting("r", 100), 0, 0)...)}, Sets: []*GPUSet{first, second},
-		Pending: []Job{
-			on(lasting("a", 500), 1, 100), on(lasting("b", 500), 1, 600), on(lasting("c", 500), 1, 1100), mine,
-		},
+		Pending:    []Job{on(lasting("a", 500), 1, 100), on(lasting("b", 500), 1, 600), on(lasting("c", 500), 1, 1100), mine},
 		PlainFreeS: []float64{550, 1600},
 	}
 	for m, want := range map[int][]int{1: {3}, 2: {0, 3}, 3: {0, 1, 3}, 4: {0, 1, 2, 3}} {

@@ -73,9 +73,7 @@ func TestBehindForeignJobs(t *testing.T) {
 func TestJobsOfNodes(t *testing.T) {
 	cfg := Config{
 		GPUs: slices.Repeat([]rlcore.GPUSpec{{MemMiB: 8000}}, 4), Nodes: []string{"a", "a", "b", "b"},
-		Truth: Pairs{}, Jobs: []Arrival{
-			single("a", 0, 100), single("b", 0, 200), whole("whole", 1, 50, 2, 1),
-		},
+		Truth: Pairs{}, Jobs: []Arrival{single("a", 0, 100), single("b", 0, 200), whole("whole", 1, 50, 2, 1)},
 	}
 	cfg.Jobs[0].GPUs, cfg.Jobs[1].GPUs = rlcore.NewGPUSet(0), rlcore.NewGPUSet(2)
 	for want, nodes := range map[string][2]int{"100 to 150 on [0 1]": {2, 1}, "1 to 51 on [1 3]": {1, 2}} {

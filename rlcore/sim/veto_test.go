@@ -38,12 +38,7 @@ func TestWhatRefusalsCost(t *testing.T) {
 			[]Arrival{of("ann", single("a", 0, 100)), of("bob", single("b", 0, 100)), of("eve", single("c", 40, 100))},
 			"user: 1 jobs, 60 s",
 		},
-		{
-			"memory",
-			[]rlcore.GPUSpec{{MemMiB: 8000}},
-			[]Arrival{large("a", 0), large("b", 10)},
-			"memory: 1 jobs, 90 s",
-		},
+		{"memory", []rlcore.GPUSpec{{MemMiB: 8000}}, []Arrival{large("a", 0), large("b", 10)}, "memory: 1 jobs, 90 s"},
 		{
 			"a whole GPU has no room",
 			[]rlcore.GPUSpec{{MemMiB: 8000}},

@@ -177,11 +177,8 @@ func TestCardsThatTheSettingsAdd(t *testing.T) {
 		"titanxp": rlcore.TitanXp,
 		"TitanXp": rlcore.TitanXp,
 		"mycard":  {Model: "mycard", MemMiB: 24576, MaxClients: 48},
-		"a100": {
-			Model: "a100", MemMiB: 40340, PCIeMBps: 64000, MaxClients: 48, MemLimits: true,
-			Sharing: "time-slice",
-		},
-		"3090": {Model: "3090", MemMiB: 1000, PCIeMBps: 64000, MaxClients: 48, SameUser: true},
+		"a100":    {Model: "a100", MemMiB: 40340, PCIeMBps: 64000, MaxClients: 48, MemLimits: true, Sharing: "time-slice"},
+		"3090":    {Model: "3090", MemMiB: 1000, PCIeMBps: 64000, MaxClients: 48, SameUser: true},
 		"nvidia_a100-sxm4-80gb": {
 			Model: "a100-80gb", MemMiB: 80994, PCIeMBps: 64000, MaxClients: 48, SameUser: true,
 			MemLimits: true,

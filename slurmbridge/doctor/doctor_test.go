@@ -277,8 +277,7 @@ var situations = []situation{
 	at("several by mps, as a comment says", all(node("gpu:titanxp:2,mps:200"),
 		gresConf("Name=mps Count=200 # not Flags=all_sharing\n")), "warning one-sharing", ""),
 	at("gres.conf is not here", func(f *Facts) { f.ConfDir, f.GresConf, f.JobSubmitLua = "", nil, nil }, "", ""),
-	at("untyped", node("gpu:1,mps:100"), "error gpu-type",
-		"Name=gpu Type=TYPE File=/dev/nvidia0"),
+	at("untyped", node("gpu:1,mps:100"), "error gpu-type", "Name=gpu Type=TYPE File=/dev/nvidia0"),
 	at("untyped, newer", all(in2411, node("gpu:1,mps:100")), "warning gpu-type", ""),
 	at("unknown card", node("gpu:radeon:1,mps:100"), "warning gpu-unknown", "gpu_types:"),
 	at("default memory for whole GPUs alone", func(f *Facts) {

@@ -21,12 +21,8 @@ func ranOut(state string) *Judgement {
 	return &Judgement{
 		Run: &Run{
 			ID: 1, Ref: "1", User: "ann", App: "md", Start: at(0), End: at(10),
-			Profile: &rlcore.Profile{App: "md", DurationS: 360},
-			CoRunners: []CoRunner{
-				{Ref: "2", App: "long", ToS: 500},
-				{Ref: "3", App: "brief", ToS: 20},
-				{Ref: "4", ToS: 500},
-			},
+			Profile:   &rlcore.Profile{App: "md", DurationS: 360},
+			CoRunners: []CoRunner{{Ref: "2", App: "long", ToS: 500}, {Ref: "3", App: "brief", ToS: 20}, {Ref: "4", ToS: 500}},
 			Ending: Ending{
 				RunState: RunState{
 					Progress: job.Progress{At: at(9), RunS: 540, DoneS: 270, LeastS: 270, Slow: 2, Worst: 2},

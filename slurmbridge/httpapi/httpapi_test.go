@@ -245,9 +245,7 @@ func TestReport(t *testing.T) {
 	var r Report
 	must.OK(t, json.Unmarshal(f.ask(http.MethodGet, "/v1/status").Body.Bytes(), &r))
 	want := Report{
-		Status: job.Status{
-			At: zero, Mode: job.Active, Policy: "pack", Gate: "5", Waiting: 2, Shareable: oneGPU,
-		},
+		Status: job.Status{At: zero, Mode: job.Active, Policy: "pack", Gate: "5", Waiting: 2, Shareable: oneGPU},
 		Health: job.Health{State: job.Well},
 		Slurm:  "22.05.8", LeaseLeft: 40,
 		GPUs: []GPU{

@@ -299,9 +299,7 @@ func TestMemory(t *testing.T) {
 func TestForOwner(t *testing.T) {
 	r := history.Run{
 		Ref: "7", User: "ann", Outcome: &history.Outcome{Suspicion: history.Suspicion{Suspect: "9 failed"}},
-		CoRunners: []history.CoRunner{
-			{Ref: "8", App: "own", Owner: "ann"}, {Ref: "9", App: "secret", Owner: "annette"},
-		},
+		CoRunners: []history.CoRunner{{Ref: "8", App: "own", Owner: "ann"}, {Ref: "9", App: "secret", Owner: "annette"}},
 	}
 	ForOwner(&r)
 	must.Equal(t, r.CoRunners, []history.CoRunner{{Ref: "8"}, {Ref: "other 1"}})

@@ -29,9 +29,7 @@ func TestWhichJobsAnErrorIsAbout(t *testing.T) {
 			JobErrors{"1": {ErrDown, CodeOther, "context canceled"}, "2": {ErrDown, CodeOther, "context canceled"}, "3": gone},
 			ErrDown,
 		},
-		"refused": {
-			fmt.Errorf("no job is named: %w", ErrRefused), nil, JobErrors{"1": refused, "2": refused}, ErrRefused,
-		},
+		"refused": {fmt.Errorf("no job is named: %w", ErrRefused), nil, JobErrors{"1": refused, "2": refused}, ErrRefused},
 	} {
 		got := JobErrors{}
 		got.Add(c.first, []string{"1", "2"})

@@ -56,9 +56,7 @@ func TestSharesThatComeToNothing(t *testing.T) {
 		},
 		{
 			"a plugin makes others of them: that was not the owner", "", 1, 0, 90, job.NotDone,
-			[]job.RefusedChanges{{
-				Step: job.StepPrepare, Code: job.CodeNotDone, Text: job.NotDone, Times: 1, Example: "103",
-			}},
+			[]job.RefusedChanges{{Step: job.StepPrepare, Code: job.CodeNotDone, Text: job.NotDone, Times: 1, Example: "103"}},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -68,10 +68,7 @@ func TestWrongTracesAreRefused(t *testing.T) {
 		{"profiles", profiles + "a,5\na,6\n", `f:3: app: "a" stands there twice`},
 
 		{"sacct", "JobID|User\n", "f:1: JobName: the header lacks this column; it has JobID|User"},
-		{
-			"sacct", "JobID|JobName|Submit|End\n",
-			"f:1: Start: the header lacks this column; it has JobID|JobName|Submit|End",
-		},
+		{"sacct", "JobID|JobName|Submit|End\n", "f:1: Start: the header lacks this column; it has JobID|JobName|Submit|End"},
 		{"sacct", sacctHead, "f: there is no row in it"},
 		{"sacct", "\n", "f: the file is empty"},
 		{
@@ -84,10 +81,7 @@ func TestWrongTracesAreRefused(t *testing.T) {
 		},
 		{"sacct", sacctHead + stamped + "long|COMPLETED|gres/gpu=1\n", `f:2: ElapsedRaw: "long" is not a number`},
 		{"sacct", sacctHead + stamped + "5|COMPLETED|gres/gpu=two\n", `f:2: AllocTRES: "two" is not a number`},
-		{
-			"sacct", sacctHead + stamped + "5|PENDING|gres/gpu=1\n",
-			"f: there is no row in it that can be used: 1 not ended",
-		},
+		{"sacct", sacctHead + stamped + "5|PENDING|gres/gpu=1\n", "f: there is no row in it that can be used: 1 not ended"},
 		{
 			"sacct", "JobID|JobName|User|Submit|Elapsed|Timelimit\n" + stamped + "05:00|soon\n",
 			`f:2: Timelimit: "soon" is not a run time: [days-][hours:]minutes:seconds`,

@@ -273,9 +273,7 @@ func TestFamily(t *testing.T) {
 	}{
 		{
 			"srun -n 1 ./lmp -in in.lj -var x 10 --steps=1000", "argument 3=10 --steps=1000",
-			map[string]string{
-				"srun -n 1 ./lmp -in in.lj -var x 20 --steps=2k": "argument 3=20 --steps=2000",
-			},
+			map[string]string{"srun -n 1 ./lmp -in in.lj -var x 20 --steps=2k": "argument 3=20 --steps=2000"},
 			[]string{
 				"srun -n 2 ./lmp -in in.lj -var x 10 --steps=1000", "srun -n 1 ./lmp -in in.eam -var x 10 --steps=1000",
 				"srun -n 1 ./lmp -in in.lj -var y 10 --steps=1000", "srun -n 1 ./gmx -in in.lj -var x 10 --steps=1000",

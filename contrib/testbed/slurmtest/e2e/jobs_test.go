@@ -195,10 +195,7 @@ run() {
 			"greedy", "more='--preallocate 0.75'\n[ \"$XLA_PYTHON_CLIENT_PREALLOCATE\" = false ] && more=\n" +
 				"run calm hoomd $more\n", nil,
 		},
-		{
-			"four", "p=\nfor i in 1 2 3 4; do run calm hoomd & p=\"$p $!\"; done\nfor i in $p; do wait $i || exit; done\n",
-			nil,
-		},
+		{"four", "p=\nfor i in 1 2 3 4; do run calm hoomd & p=\"$p $!\"; done\nfor i in $p; do wait $i || exit; done\n", nil},
 		{
 			"parent", "run calm hoomd || exit\nsbatch --gres=gpu:1 --job-name=child --output=/dev/null <<'END'\n" +
 				"#!/bin/sh\n" + head + "run child alexnet --duration-scale 0.3\nEND\n", nil,
