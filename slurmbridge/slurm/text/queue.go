@@ -272,16 +272,22 @@ func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 		return false
 	}
 	j.ID = r.number
-	j.User, j.Partition, j.Reason = p.text(pf[pUser]), p.text(pf[pPartition]), p.text(ff[fReason])
+	j.User = p.text(pf[pUser])
+	j.Partition = p.text(pf[pPartition])
+	j.Reason = p.text(ff[fReason])
 	j.Submit, j.Eligible = parseTime(pf[pSubmit]), parseTime(pf[pEligible])
 	j.TimeLimit, j.Deadline = parseLimit(pf[pLimit]), parseTime(pf[pDeadline])
 	if j.State != job.Pending {
 		j.Start = parseTime(pf[pStart])
 	}
 	j.Dependency = p.dependencies(r)
-	j.ReqNodes, j.ExcNodes, j.Nodes = p.text(ff[fReqNodes]), p.text(ff[fExcNodes]), p.text(pf[pNodeList])
+	j.ReqNodes = p.text(ff[fReqNodes])
+	j.ExcNodes = p.text(ff[fExcNodes])
+	j.Nodes = p.text(pf[pNodeList])
 	j.Features, j.Prefers = p.text(ff[fFeature]), p.text(ff[fPrefer])
-	j.Account, j.QOS, j.Reservation = p.text(ff[fAccount]), p.text(ff[fQOS]), p.text(ff[fReservation])
+	j.Account = p.text(ff[fAccount])
+	j.QOS = p.text(ff[fQOS])
+	j.Reservation = p.text(ff[fReservation])
 	j.Exclusive = parseExclusive(p.Release, pf[pExclusive])
 	j.Requeue = string(pf[pRequeue]) == "1"
 	j.Name, j.WorkDir = p.text(ff[fName]), p.text(ff[fWorkDir])
