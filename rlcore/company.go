@@ -46,7 +46,9 @@ func (m *company) gather(r *Rules, running []Running) {
 
 // mayMeet checks the members' owners and arrays, and that each is known.
 func (m *company) mayMeet(spec *GPUSpec) Veto {
-	first, arrayOnly, mixed := m.members[0].Job, false, false
+	first := m.members[0].Job
+	arrayOnly := false // a member shares with its own array only
+	mixed := false     // the members aren't of one array
 	shared := len(m.members) > 1
 	for i := range m.members {
 		j := m.members[i].Job
@@ -156,7 +158,9 @@ func (m *company) keepsLimits(r *Rules, spec *GPUSpec, nowS float64) bool {
 // ends sets when each member will have ended if no job joins, by what it has left, and returns the end of the last one.
 // The members slow each other by the most that is allowed for of the remaining ones. An unknown job runs alone.
 func (m *company) ends(r *Rules, spec *GPUSpec) (freeS float64) {
-	m.there, m.left, m.profiles = m.there[:0], m.left[:0], m.profiles[:0]
+	m.there = m.there[:0]
+	m.left = m.left[:0]
+	m.profiles = m.profiles[:0]
 	for i := range m.members {
 		x := &m.members[i]
 		if x.Profile == nil {
@@ -164,17 +168,21 @@ func (m *company) ends(r *Rules, spec *GPUSpec) (freeS float64) {
 			freeS = max(freeS, x.endS)
 			continue
 		}
-		m.there, m.left, m.profiles = append(m.there, i), append(m.left, x.leftS), append(m.profiles, x.Profile)
+		m.there = append(m.there, i)
+		m.left = append(m.left, x.leftS)
+		m.profiles = append(m.profiles, x.Profile)
 	}
 	for t := 0.0; len(m.there) > 0; {
 		m.pred = slices.Grow(m.pred[:0], len(m.there))[:len(m.there)]
 		r.predict(m.pred, spec, m.profiles)
-		step, first := math.Inf(1), 0
+		step := math.Inf(1)
+		first := 0
 		for k := range m.pred {
 			slow := r.slowest(&m.pred[k], len(m.there))
 			m.pred[k].Slowdown = slow
-			if s := max(0, m.left[k]) * slow; s < step {
-				step, first = s, k
+			if endS := max(0, m.left[k]) * slow; endS < step {
+				step = endS
+				first = k
 			}
 		}
 		t += step

@@ -130,7 +130,8 @@ func (d *Decider) Choose(in Window) Decision {
 		}
 	}
 	if dec.Broken && len(d.Fallback) > 0 {
-		d.Policy, d.Fallback = d.Fallback[0], d.Fallback[1:]
+		d.Policy = d.Fallback[0]
+		d.Fallback = d.Fallback[1:]
 		dec = d.Choose(in)
 		dec.Broken = true
 		return dec
@@ -140,13 +141,16 @@ func (d *Decider) Choose(in Window) Decision {
 	})
 	for _, k := range d.order {
 		if g.Keeps(w, combos[k]) {
-			dec.Combo, dec.Score = combos[k], d.scores[k]
+			dec.Combo = combos[k]
+			dec.Score = d.scores[k]
 			return dec
 		}
 		g.vetoes[combos[k]] = g.promise.broken
 	}
 	if turn := g.turn(w, must); turn != 0 {
-		dec.Combo, dec.Score, dec.Turn = turn, 0, true
+		dec.Combo = turn
+		dec.Score = 0
+		dec.Turn = true
 	}
 	return dec
 }
@@ -173,7 +177,8 @@ func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 // mustStart, −1 = none.
 func (g *Guard) candidates(dst []Combo, w *Window) (_ []Combo, must int) {
 	idle := len(w.Card().Running) == 0
-	if must = -1; idle {
+	must = -1
+	if idle {
 		must = g.mustStart(w)
 	}
 	if must < 0 && !(g.promise.on && idle) {
@@ -188,7 +193,8 @@ func (g *Guard) candidates(dst []Combo, w *Window) (_ []Combo, must int) {
 		if why == Allowed {
 			why = g.Check(w, c)
 		}
-		if g.vetoes[c] = why; why == Allowed && (must < 0 || c.Has(must)) {
+		g.vetoes[c] = why
+		if why == Allowed && (must < 0 || c.Has(must)) {
 			dst = append(dst, c)
 		}
 	}

@@ -44,7 +44,8 @@ func (g *Guard) Check(w *Window, c Combo) Veto {
 	if c == 0 {
 		return Allowed
 	}
-	card, m := w.Card(), &g.company
+	card := w.Card()
+	m := &g.company
 	n := len(card.Running) + c.Len()
 	switch free := card.FreeShares(); {
 	case free == 0 && len(card.Running) > 0 && card.Running[0].Whole:
@@ -60,8 +61,9 @@ func (g *Guard) Check(w *Window, c Combo) Veto {
 		if c.Has(i) {
 			j := w.Job(i)
 			m.members = append(m.members, member{Job: j, joins: true, track: newTrack(j.Profile, 0, 0)})
-			itsCPUs, itsMem := j.Host(n)
-			cpus, hostMem = cpus+itsCPUs, hostMem+itsMem
+			ownCPUs, ownMem := j.Host(n)
+			cpus += ownCPUs
+			hostMem += ownMem
 		}
 	}
 	if why := m.mayMeet(&card.Spec); why != Allowed {

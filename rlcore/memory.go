@@ -118,10 +118,12 @@ func (m *company) fits(limit float64) bool {
 	if m.peaks() <= limit {
 		return true
 	}
-	step, end := math.Inf(1), 0.0
+	step := math.Inf(1)
+	end := 0.0
 	for i := range m.members {
 		tr := &m.members[i].track
-		step, end = min(step, tr.p.PeriodS), max(end, (tr.p.LongestS()-tr.lo)*tr.slowest)
+		step = min(step, tr.p.PeriodS)
+		end = max(end, (tr.p.LongestS()-tr.lo)*tr.slowest)
 	}
 	step = max(step, end/maxMoments)
 	for left := true; left; {
@@ -131,7 +133,8 @@ func (m *company) fits(limit float64) bool {
 			tr := &m.members[i].track
 			sum += tr.most(step)
 			left = left || tr.lo < tr.p.LongestS()
-			tr.lo, tr.hi = tr.lo+step/tr.slowest, tr.hi+step
+			tr.lo += step / tr.slowest
+			tr.hi += step
 		}
 		if sum > limit {
 			return false

@@ -57,7 +57,8 @@ func (p *Profile) Foretold(user string, limitS float64, further ...Past) *Profil
 	prior := p.priorSigma()
 	line := fit(runs, math.Log(p.DurationS)-prior*prior/2)
 	residuals := make([]float64, len(runs))
-	spread, spreadWeight := spreadPrior*prior*prior, spreadPrior
+	spread := spreadPrior * prior * prior
+	spreadWeight := spreadPrior
 	for i := range runs {
 		weight := math.Exp2(-float64(i) / appHalfLife)
 		residuals[i] = math.Log(runs[i].SoloS) - line.at(runs[i].LimitS)
@@ -74,7 +75,8 @@ func (p *Profile) Foretold(user string, limitS float64, further ...Past) *Profil
 		mean = min(mean, limitS)
 	}
 	q := *p.Stretched(max(mean, leastLengthS))
-	q.DurationSD, q.Past = q.DurationS*math.Sqrt(math.Expm1(variance)), nil
+	q.DurationSD = q.DurationS * math.Sqrt(math.Expm1(variance))
+	q.Past = nil
 	q.aloneS = q.DurationS * math.Exp(p.aloneOffset(runs, residuals, &line))
 	return &q
 }
@@ -136,7 +138,8 @@ func fit(runs []Past, mu float64) (l limitLine) {
 	n, sumX, sumXX, sumY, sumXY := 1.0, 0.0, 1.0, 0.0, slopePrior
 	for i := range runs {
 		weight := math.Exp2(-float64(i) / appHalfLife)
-		x, y := l.x(runs[i].LimitS), math.Log(runs[i].SoloS)-mu
+		x := l.x(runs[i].LimitS)
+		y := math.Log(runs[i].SoloS) - mu
 		n += weight
 		sumX += weight * x
 		sumXX += weight * x * x
@@ -194,7 +197,8 @@ func (p *Profile) Foretelling() (f Foretelling) {
 		}
 	}
 	if f.Runs > 0 {
-		f.Within2, f.Longer = f.Within2/float64(f.Runs), f.Longer/float64(f.Runs)
+		f.Within2 /= float64(f.Runs)
+		f.Longer /= float64(f.Runs)
 	}
 	return f
 }

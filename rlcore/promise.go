@@ -53,14 +53,19 @@ type promise struct {
 
 // plainQueue is how the first jobs of the queue go on if no job joins a GPU.
 type plainQueue struct {
-	now    *schedule.List
-	starts []float64     // of each, s from now
-	takes  []float64     // what each takes, s
-	on     []int         // the GPU of each, the first of several; −1 = none
-	plain  schedule.List // once they have started
+	now     *schedule.List
+	started []started     // the first jobs
+	list    schedule.List // once they have started
 	// times has when all GPUs are free, as schedule.List.Times, at first and after every so many jobs.
 	times []float64
 	every int
+}
+
+// started is how a job of the queue goes on if no job joins a GPU.
+type started struct {
+	atS    float64 // when it starts, s from now
+	takesS float64
+	on     int // its GPU, the first of several; −1 = none
 }
 
 // Where many GPUs become free at about the same time, it takes as many jobs until the time that a combination saves
@@ -86,12 +91,14 @@ func (g *Guard) Begin(s *State) {
 	p := &g.promise
 	p.on = !g.Bare && slices.ContainsFunc(s.Pending, func(j Job) bool { return j.PlainEndS > 0 })
 	p.cards = append(p.cards, make([]company, max(0, len(s.GPUs)-len(p.cards)))...)[:len(s.GPUs)]
-	p.claimed, p.gets = resize(p.claimed, len(s.GPUs)), resize(p.gets, len(s.GPUs))
+	p.claimed = resize(p.claimed, len(s.GPUs))
+	p.gets = resize(p.gets, len(s.GPUs))
 	p.free = resize(p.free, len(s.GPUs))
-	name, set := func(k int) string { return s.GPUs[k].Node }, func(i int) *GPUSet { return s.Pending[i].GPUs }
-	p.cluster.Sets, p.cluster.ByNode = s.Sets, s.Several
-	p.cluster.Divide(len(s.GPUs), name, len(s.Pending), set)
-	if p.bound = p.bound[:0]; len(s.PlainFreeS) == len(s.GPUs) {
+	p.cluster.Sets = s.Sets
+	p.cluster.ByNode = s.Several
+	p.cluster.Divide(len(s.GPUs), s.nodeOf, len(s.Pending), s.mayUse)
+	p.bound = p.bound[:0]
+	if len(s.PlainFreeS) == len(s.GPUs) {
 		for k, at := range s.PlainFreeS {
 			p.free[k] = max(0, at-s.NowS)
 		}
@@ -111,7 +118,8 @@ func (g *Guard) Begin(s *State) {
 		j := &s.Pending[i]
 		j.turn = turn{byS: g.latestStart(j, s.NowS)}
 		startS, on := j.goOn(&p.trial, j.expectedS())
-		j.startS, j.latestS = startS, startS
+		j.startS = startS
+		j.latestS = startS
 		if len(on) == 1 {
 			j.on = 1 + on[0]
 		}
@@ -184,10 +192,11 @@ func (g *Guard) Spare(k int) bool { return !g.promise.gets[k] }
 func (m *company) goOn(r *Rules, card *GPU) (freeS float64) {
 	m.gather(r, card.Running)
 	for i := range m.members {
-		x, running := &m.members[i], &card.Running[i]
+		x := &m.members[i]
 		x.aloneS = x.expectedS() - x.elapsedS
-		if x.leftS = x.aloneS; x.Profile != nil {
-			x.leftS = running.LeftS()
+		x.leftS = x.aloneS
+		if x.Profile != nil {
+			x.leftS = card.Running[i].LeftS()
 		}
 	}
 	freeS = m.ends(r, &card.Spec)
@@ -233,33 +242,35 @@ func budget(gpus int) int { return max(mostSteps/gpus, leastByGPU*gpus) }
 
 // reset begins at the front of the queue.
 func (x *plainQueue) reset(now *schedule.List) {
-	x.now, x.starts, x.takes, x.on, x.times = now, x.starts[:0], x.takes[:0], x.on[:0], x.times[:0]
+	x.now = now
+	x.started = x.started[:0]
+	x.times = x.times[:0]
 	x.every = max(1, now.GPUs()/comparisons)
 }
 
 // follow lets the first n jobs of the queue go on plainly.
 func (x *plainQueue) follow(s *State, n int) {
-	if len(x.starts) == 0 {
-		x.plain.Copy(x.now)
+	if len(x.started) == 0 {
+		x.list.Copy(x.now)
 	}
-	for i := len(x.starts); i < n; i++ {
+	for i := len(x.started); i < n; i++ {
 		x.after(s, i)
 		j := &s.Pending[i]
-		takes := j.expectedS()
-		at, gpus := j.goOn(&x.plain, takes)
-		first := -1
+		one := started{takesS: j.expectedS(), on: -1}
+		atS, gpus := j.goOn(&x.list, one.takesS)
+		one.atS = atS
 		if len(gpus) > 0 {
-			first = gpus[0]
+			one.on = gpus[0]
 		}
-		x.starts, x.takes, x.on = append(x.starts, at), append(x.takes, takes), append(x.on, first)
+		x.started = append(x.started, one)
 	}
 }
 
 // hasTurn reports whether a job of the queue would start now, if no job joined another, on GPU g or another one of its
 // class. On a GPU of another class it would take what is left for other jobs.
 func (p *promise) hasTurn(job, g int) bool {
-	on := p.queue.on[job]
-	return on >= 0 && p.queue.starts[job] <= rounding && p.cluster.Alike(on, g)
+	x := p.queue.started[job]
+	return x.on >= 0 && x.atS <= rounding && p.cluster.Alike(x.on, g)
 }
 
 // after returns when all GPUs are free once n jobs have started, where schedules are compared there; else nil.
@@ -268,11 +279,11 @@ func (x *plainQueue) after(s *State, n int) []float64 {
 		return nil
 	}
 	x.follow(s, n)
-	at := (n + x.every - 1) / x.every * x.plain.GPUs()
+	at := (n + x.every - 1) / x.every * x.list.GPUs()
 	if len(x.times) == at {
-		x.times = x.plain.Times(x.times)
+		x.times = x.list.Times(x.times)
 	}
-	return x.times[at : at+x.plain.GPUs()]
+	return x.times[at : at+x.list.GPUs()]
 }
 
 // Keeps reports whether c may join the window of the last decision without breaking the promise to any job, other than
@@ -290,11 +301,12 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 	joining := p.joined.members[len(w.Card().Running):]
 	for i, at := range w.Jobs {
 		if c.Has(i) {
-			joining[0].aloneS = p.queue.starts[at] + p.takesS[i]
+			joining[0].aloneS = p.queue.started[at].atS + p.takesS[i]
 			joining = joining[1:]
 		}
 	}
-	if p.broken = VetoDue; !p.joined.keepDues(&g.Rules, w.State.NowS) {
+	p.broken = VetoDue
+	if !p.joined.keepDues(&g.Rules, w.State.NowS) {
 		return false
 	}
 	if !p.joined.unlikely(&g.Rules, &w.Card().Spec) {
@@ -310,7 +322,8 @@ func (p *promise) leavesForeign(r *Rules, w *Window, c Combo) bool {
 	if w.GPU >= len(p.next) || p.next[w.GPU].foreign < 0 {
 		return true
 	}
-	next, behind := p.next[w.GPU], false
+	next := p.next[w.GPU]
+	behind := false
 	for i, at := range w.Jobs {
 		behind = behind || c.Has(i) && at > next.foreign
 	}
@@ -323,7 +336,8 @@ func (p *promise) leavesForeign(r *Rules, w *Window, c Combo) bool {
 // queueKeeps reports whether the jobs that c leaves have their turn in time if the GPU is free at freeS. It follows
 // them until the GPUs are free in time for the rest of the queue.
 func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
-	s, next := w.State, 0 // next is in the window
+	s := w.State
+	next := 0 // in the window
 	near := w.Jobs[len(w.Jobs)-1] + 1
 	far := near + farByGPU*len(s.GPUs)
 	p.trial.Copy(&p.now)
@@ -345,12 +359,15 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 		}
 		p.queue.follow(s, i+1)
 		if next < len(w.Jobs) && w.Jobs[next] == i {
-			if next++; c.Has(next - 1) {
+			next++
+			if c.Has(next - 1) {
 				continue
 			}
 		}
 		j := &s.Pending[i]
-		if at, _ := j.goOn(&p.trial, p.queue.takes[i]); at > max(p.queue.starts[i], j.latestS)+rounding {
+		plain := &p.queue.started[i]
+		atS, _ := j.goOn(&p.trial, plain.takesS)
+		if atS > max(plain.atS, j.latestS)+rounding {
 			if j.Foreign {
 				p.broken = VetoTurn
 			}

@@ -146,7 +146,8 @@ func (j *Job) ForSchedule() schedule.Job {
 		limitS := j.LimitS
 		out.Spread = p.sigma()
 		out.LengthS = func(doneS, part float64) (meanS, quantileS float64) {
-			if quantileS = p.quantile(part, doneS); limitS > 0 {
+			quantileS = p.quantile(part, doneS)
+			if limitS > 0 {
 				quantileS = min(quantileS, max(limitS, doneS))
 			}
 			return doneS + p.Left(doneS, limitS), quantileS
@@ -248,6 +249,10 @@ type State struct {
 	Several bool
 }
 
+func (s *State) nodeOf(g int) string { return s.GPUs[g].Node }
+
+func (s *State) mayUse(i int) *GPUSet { return s.Pending[i].GPUs }
+
 // Combo is a set of window jobs: bit i stands for window job i, and 0 means to wait. It is the thesis's virtual slot
 // and its action a ∈ {0 … 2^M−1}.
 type Combo uint32
@@ -289,7 +294,8 @@ func NewWindow(dst []int, s *State, g, m int) Window {
 func NewWindowOf(dst []int, s *State, g, m int, starts func(*Job) bool) Window {
 	w := Window{State: s, GPU: g, Jobs: dst[:0]}
 	m = min(m, MaxWindow)
-	models, missing := false, len(s.GPUs[g].Running) == 0 // missing: the job that has its turn there
+	models := false                        // the jobs differ by model of GPU
+	missing := len(s.GPUs[g].Running) == 0 // the job that has its turn there
 	for i := 0; i < len(s.Pending) && (missing || len(w.Jobs) < m); i++ {
 		j := &s.Pending[i]
 		turn := missing && j.on == g+1 && j.startS <= rounding
@@ -300,7 +306,9 @@ func NewWindowOf(dst []int, s *State, g, m int, starts func(*Job) bool) Window {
 		if full {
 			w.Jobs = w.Jobs[:m-1]
 		}
-		w.Jobs, models, missing = append(w.Jobs, i), models || j.Cards != nil, missing && !turn
+		w.Jobs = append(w.Jobs, i)
+		models = models || j.Cards != nil
+		missing = missing && !turn
 	}
 	for _, i := range w.Jobs {
 		if !models {

@@ -100,21 +100,27 @@ func (p *SlurmAlone) nodeOf(g int) string {
 // Clone copies the schedule.
 func (p *SlurmAlone) Clone() *SlurmAlone {
 	c := *p
-	c.jobs, c.sched, c.cluster, c.stale = make(map[string]*aloneJob, len(p.jobs)), List{}, Cluster{}, true
+	c.jobs = make(map[string]*aloneJob, len(p.jobs))
+	c.sched = List{}
+	c.cluster = Cluster{}
+	c.stale = true
 	for id, x := range p.jobs {
 		one := *x
 		one.On = slices.Clone(x.On)
 		c.jobs[id] = &one
 	}
-	same := func(of []*aloneJob) []*aloneJob {
-		out := make([]*aloneJob, len(of))
-		for i, x := range of {
-			out[i] = c.jobs[x.ID]
-		}
-		return out
-	}
-	c.queue, c.begun = same(p.queue), same(p.begun)
+	c.queue = c.own(p.queue)
+	c.begun = c.own(p.begun)
 	return &c
+}
+
+// own returns the schedule's own jobs of the same IDs.
+func (p *SlurmAlone) own(of []*aloneJob) []*aloneJob {
+	out := make([]*aloneJob, len(of))
+	for i, x := range of {
+		out[i] = p.jobs[x.ID]
+	}
+	return out
 }
 
 // mostAhead is how far the clock may go back, s, before the schedule is reset.
@@ -257,7 +263,8 @@ type End struct {
 // unknown job. The queue is scheduled again once for all of them.
 func (p *SlurmAlone) Ended(nowS float64, ends ...End) []float64 {
 	p.schedule()
-	at, now := make([]float64, len(ends)), make([]*aloneJob, len(ends))
+	at := make([]float64, len(ends))
+	now := make([]*aloneJob, len(ends))
 	for i, e := range ends {
 		x := p.jobs[e.ID]
 		if x == nil || x.Over {
@@ -265,7 +272,10 @@ func (p *SlurmAlone) Ended(nowS float64, ends ...End) []float64 {
 		}
 		now[i] = x
 		took := x.took(e.DoneS, nowS)
-		x.Over, x.OverS, x.Runs, x.goesOn = true, nowS, true, false
+		x.Over = true
+		x.OverS = nowS
+		x.Runs = true
+		x.goesOn = false
 		if took > 0 && math.Abs(took-x.TakesS) > Rounding {
 			x.TakesS, p.stale = took, true
 		}
@@ -332,8 +342,8 @@ func (p *SlurmAlone) Remove(nowS float64, ids ...string) {
 	for x := range gone {
 		delete(p.jobs, x.ID)
 	}
-	is := func(x *aloneJob) bool { return gone[x] }
-	p.queue, p.begun = slices.DeleteFunc(p.queue, is), slices.DeleteFunc(p.begun, is)
+	p.queue = slices.DeleteFunc(p.queue, func(x *aloneJob) bool { return gone[x] })
+	p.begun = slices.DeleteFunc(p.begun, func(x *aloneJob) bool { return gone[x] })
 	p.stale = true
 }
 
@@ -401,7 +411,8 @@ func (p *SlurmAlone) begin(nowS float64) {
 			waits = append(waits, x)
 			continue
 		}
-		x.Place, p.begun = begun, append(p.begun, x)
+		x.Place = begun
+		p.begun = append(p.begun, x)
 		goOn(x)
 	}
 	clear(p.queue[len(waits):])
@@ -410,7 +421,8 @@ func (p *SlurmAlone) begin(nowS float64) {
 		if x.EndS > p.nowS || x.goesOn {
 			return false
 		}
-		if x.Place = past; x.Over {
+		x.Place = past
+		if x.Over {
 			delete(p.jobs, x.ID)
 		}
 		return true
@@ -441,8 +453,10 @@ func (p *SlurmAlone) goOn(x *aloneJob) bool {
 	if p.DoneS(x.ID)-over < x.TakesS-Rounding {
 		return false
 	}
-	if x.goesOn = true; over > Rounding {
-		x.TakesS, x.EndS = x.TakesS+over, p.nowS
+	x.goesOn = true
+	if over > Rounding {
+		x.TakesS += over
+		x.EndS = p.nowS
 	}
 	return true
 }
@@ -452,15 +466,21 @@ func (p *SlurmAlone) schedule() {
 	if !p.stale || p.restored {
 		return
 	}
-	differs := func(x *aloneJob) bool { return x.LengthS != nil }
-	p.stale, p.drawn = false, !slices.ContainsFunc(p.begun, differs) && !slices.ContainsFunc(p.queue, differs)
+	p.stale = false
+	p.drawn = !slices.ContainsFunc(p.begun, (*aloneJob).differs) && !slices.ContainsFunc(p.queue, (*aloneJob).differs)
 	p.cluster.Divide(len(p.gpus), p.nodeOf, len(p.queue), func(i int) *GPUSet { return p.queue[i].GPUs })
 	p.behind(&p.sched, func(x *aloneJob) float64 { return x.EndS })
 	for _, x := range p.queue {
 		at, gpus := p.sched.Run(x.Request, p.StartupS+x.TakesS)
-		x.StartS, x.EndS, x.On, x.earlyS = at, p.endOf(x, at), append(x.On[:0], gpus...), 0
+		x.StartS = at
+		x.EndS = p.endOf(x, at)
+		x.On = append(x.On[:0], gpus...)
+		x.earlyS = 0
 	}
 }
+
+// differs reports whether the job's application has runs of different lengths.
+func (x *aloneJob) differs() bool { return x.LengthS != nil }
 
 // behind begins a schedule with the jobs that have begun, which end then.
 func (p *SlurmAlone) behind(f *List, endS func(x *aloneJob) float64) {
