@@ -347,13 +347,19 @@ func (p *SlurmAlone) Remove(nowS float64, ids ...string) {
 	p.stale = true
 }
 
-// EndS returns when the job ends; 0 = it isn't in the schedule.
+// EndS returns when the job ends; 0 = it isn't in the schedule. A job that has begun there and waits in reality ends by
+// what is expected of its length now. The jobs behind it stay where its expected length at its start put them: moved at
+// each change, they would begin whenever it is expected to be short, and never go back.
 func (p *SlurmAlone) EndS(id string) float64 {
 	p.schedule()
-	if x := p.jobs[id]; x != nil {
-		return x.EndS
+	x := p.jobs[id]
+	switch {
+	case x == nil:
+		return 0
+	case x.Place == begun && !x.Runs && !x.Over:
+		return p.endOf(x, x.StartS)
 	}
-	return 0
+	return x.EndS
 }
 
 // Slot returns where and when the job starts, nil = it isn't in the schedule. It changes with the schedule.

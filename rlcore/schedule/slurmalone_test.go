@@ -355,6 +355,22 @@ func TestPlainEndOfARunThatGoesOn(t *testing.T) {
 	}
 }
 
+// A job that waits in reality and has begun on plain Slurm ends there by what is expected of its length now: otherwise a
+// job that is expected to be a short one at last has a due far too late. The jobs behind it don't move.
+func TestPlainEndOfAWaitingJobThatHasBegun(t *testing.T) {
+	p := NewSlurmAlone("0")
+	a, b := job("a", 10, 0, 10_000), job("b", 5, 0, 10)
+	p.Wait([]Job{a, b}, 0)
+	p.Wait([]Job{a, b}, 1)
+	for _, takes := range []float64{500, 20_000} {
+		a.TakesS = takes
+		p.Wait([]Job{a, b}, 100)
+		if p.EndS("a") != takes || p.EndS("b") != 10_010 {
+			t.Errorf("a takes %v s: it ends at %v, b at %v", takes, p.EndS("a"), p.EndS("b"))
+		}
+	}
+}
+
 // A restart moves no plain end: jobs that waited while nobody looked are where they would have been.
 func TestPlainAfterARestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
