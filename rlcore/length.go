@@ -32,9 +32,14 @@ const tail = 1e-4
 // LongestS is the longest solo run time that the profile makes likely, s.
 func (p *Profile) LongestS() float64 { return p.DurationS + longestSDs*p.DurationSD }
 
-// Believed returns a running job's progress, s of solo work, given its predicted progress. It may pass the mean; beyond
-// LongestS, see Believed.
-func (p *Profile) Believed(done float64) float64 { return Believed(done, p.LongestS()) }
+// Believed returns a running job's progress, s of solo work, given its predicted progress. Where runs differ it is
+// believed, however long the run is: Left says how long such a run goes on. Else see Believed.
+func (p *Profile) Believed(done float64) float64 {
+	if p.sigma() > 0 {
+		return done
+	}
+	return Believed(done, p.DurationS)
+}
 
 // Left returns the expected remaining solo work of a run after doneS, s: the mean of min(X, limitS) − doneS over the
 // runs X > doneS. limitS = 0: no limit. If all runs took equally long it is DurationS − doneS, and beyond that

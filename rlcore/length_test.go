@@ -155,6 +155,23 @@ func TestForetelling(t *testing.T) {
 	}
 }
 
+// A run of an application whose runs differ that goes on far beyond their mean is a long one, and goes on for long; its
+// memory counts to the end. Where all take equally long, it was slower than predicted.
+func TestARunThatGoesOnIsALongOne(t *testing.T) {
+	for _, c := range []struct{ sd, least, most float64 }{{200, 2000, 6000}, {0, 74, 100}} {
+		p := holds(500)
+		p.DurationS, p.PeriodS, p.DurationSD = 100, 100, c.sd
+		r := Running{Job: Job{Profile: p}, DoneS: p.Believed(10_000), ElapsedS: 10_000}
+		if left := r.LeftS(); left < c.least || left > c.most {
+			t.Errorf("standard deviation %v: %v s are left", c.sd, left)
+		}
+		track := newTrack(p, r.DoneS, r.ElapsedS)
+		if mib := track.most(1); mib != 500 {
+			t.Errorf("standard deviation %v: it counts as %v MiB", c.sd, mib)
+		}
+	}
+}
+
 // So many of the runs that got as far are no longer than the quantile says.
 func TestQuantile(t *testing.T) {
 	p := flat("a", 600, 100)

@@ -33,8 +33,11 @@ type track struct {
 }
 
 // newTrack starts a track, with p = nil for an unknown job. The progress so far is predicted, not measured, but a
-// member was never faster than alone.
+// member was never faster than alone. Beyond LongestS it counts as slower than predicted, so that its memory counts.
 func newTrack(p *Profile, done, elapsed float64) track {
+	if p != nil {
+		done = Believed(done, p.LongestS())
+	}
 	most := min(done*(1+paceError), max(elapsed, done))
 	return track{p: p, slowest: 1, lo: done*(1-paceError) - slackS, hi: most + slackS}
 }

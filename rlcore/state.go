@@ -167,7 +167,7 @@ func (j *Job) On(gpu *GPU) *Profile {
 // Running is a job that holds a share of a GPU.
 type Running struct {
 	Job
-	// DoneS is the solo work done so far, s: elapsed time ÷ slowdown, as predicted. It never exceeds Profile.LongestS.
+	// DoneS is the solo work done so far, s: elapsed time ÷ slowdown, as predicted; see Profile.Believed.
 	DoneS    float64
 	ElapsedS float64 // since its start, s
 	Shares   int     // that it holds, of 100 a GPU
