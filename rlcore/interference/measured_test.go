@@ -93,18 +93,22 @@ func (s *measuredSet) observe(m *Model, rows []Pair) {
 }
 
 // scores are those of several seeds.
-type scores struct{ mae, rank, bias, one, two []float64 }
+type scores struct{ mae, rank, bias, one, two, above []float64 }
 
 func (c *scores) add(r Report) {
-	two, predicted, truth := 0.0, 0.0, 0.0
+	two, above, predicted, truth := 0.0, 0.0, 0.0, 0.0
 	for _, row := range r.Rows {
 		predicted, truth = predicted+row.Predicted, truth+row.Slowdown
 		if math.Abs(row.Predicted-max(1, row.Slowdown)) <= 2*row.SD {
 			two++
 		}
+		if row.Slowdown > row.Predicted+row.SD {
+			above++
+		}
 	}
 	c.mae, c.rank, c.bias = append(c.mae, r.MAE), append(c.rank, r.Spearman), append(c.bias, predicted/truth)
 	c.one, c.two = append(c.one, r.WithinSD), append(c.two, two/float64(r.N))
+	c.above = append(c.above, above/float64(r.N))
 }
 
 func (c *scores) String() string {
@@ -124,14 +128,16 @@ func (c *scores) String() string {
 }
 
 // sure fails where predictions of pairs are much less sure, or much surer, than they may be: 68 and 95 % of what is
-// measured should be within one and two standard deviations. LEARNING.md says which sets are off before any co-run, and
-// why.
+// measured should be within one and two standard deviations. Of time slices the law predicts too little before any
+// co-run: there 16 % should be above one standard deviation, which is what the guard allows for. LEARNING.md says which
+// sets are off before any co-run, and why.
 func (c *scores) sure(t *testing.T, set string, seen int, law *contention.Law) {
-	one, two := stat.Mean(c.one, nil), stat.Mean(c.two, nil)
+	one, two, above := stat.Mean(c.one, nil), stat.Mean(c.two, nil), stat.Mean(c.above, nil)
 	switch {
 	case seen > 0 && (one < 0.6 || one > 0.8 || two < 0.89 || two > 0.98), seen == 0 && (one < 0.45 || two < 0.83),
-		seen == 0 && law == &contention.TimeSlice && one > 0.75:
-		t.Errorf("%s after %d pairs: %.2f within one standard deviation, %.2f within two", set, seen, one, two)
+		seen == 0 && law == &contention.TimeSlice && (above < 0.08 || above > 0.35):
+		t.Errorf("%s after %d pairs: %.2f within one standard deviation, %.2f within two, %.2f above one", set, seen, one,
+			two, above)
 	}
 }
 
