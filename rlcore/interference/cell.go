@@ -9,25 +9,25 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Cell is what co-runs have shown of one application with the same co-runners on the same model of card, in a form that
-// can be stored: all lessons of a cell in one row. Learning a cell is learning its lessons, but for the rounding of sums.
+// Cell sums up the lessons of one application beside the same co-runners on one model of card, for storage. A model that
+// learns the cell believes what it would believe after the single lessons, up to rounding.
 type Cell struct {
 	Card    string            `json:"card"`
 	Sharing string            `json:"sharing,omitempty"` // see Lesson
 	Victim  rlcore.Identity   `json:"victim"`
 	Others  []rlcore.Identity `json:"others"` // in ascending order
-	// N is the sum of the lessons' weights, Sum that of their z_seen − z_law, each times its weight; Lo and Hi are the least
-	// and the greatest of these.
+	// N is the sum of the lessons' weights, Sum that of their z_seen − z_law times their weights. Lo and Hi are the
+	// lowest and the highest z_seen − z_law.
 	N      float64 `json:"n"`
 	Sum    float64 `json:"sum"`
 	Lo     sight   `json:"lo"`
 	Hi     sight   `json:"hi"`
 	Traits traits  `json:"traits"` // their mean
-	// Miss is by how many standard deviations the first lesson differed from what was predicted; 0 = it isn't known.
+	// Miss is the first lesson's distance from the prediction in standard deviations; 0 = unknown.
 	Miss float64 `json:"miss,omitempty"`
 }
 
-// Cell is the cell of a single lesson; false: the lesson is impossible.
+// Cell returns the cell of a single lesson; false: the lesson is impossible.
 func (l *Lesson) Cell() (Cell, bool) {
 	f, ok := l.traits()
 	ok = ok && known(l.Slowdown) && l.Weight >= hardly*hardly && l.Weight <= 1
@@ -50,7 +50,7 @@ func (l *Lesson) Cell() (Cell, bool) {
 	return c, !math.IsNaN(one.sum)
 }
 
-// Key identifies the cell among all.
+// Key returns the cell's identity as JSON.
 func (c *Cell) Key() string {
 	key, _ := json.Marshal([]any{c.Sharing, c.Card, c.Victim, c.Others}) // of texts alone
 	return string(key)
@@ -68,7 +68,7 @@ func (c *Cell) seen() cell {
 	return cell{n: c.N, sum: c.Sum, lo: c.Lo, hi: c.Hi, x: c.Traits, miss: c.Miss}
 }
 
-// Restore learns stored cells, in the order in which their first lessons came. Impossible ones are ignored.
+// Restore learns stored cells. Their order is the order of their first lessons. Impossible cells are ignored.
 func (m *Model) Restore(cells []Cell) {
 	for i := range cells {
 		if c := &cells[i]; c.N > 0 && len(c.Others) > 0 && len(c.Others) <= maxOthers {

@@ -17,7 +17,7 @@ import (
 type Model struct {
 	law  *contention.Law // where a card's way of sharing isn't known
 	ways map[string]*way // by GPUSpec.Sharing
-	// standings are what is known of applications otherwise. strict: one of them forbids or doubts something.
+	// standings holds the applications' standings. strict: one of them may forbid or doubt something.
 	standings *recent.Map[rlcore.Identity, Standing]
 	strict    bool
 	cache     map[group]*answer // predictions for cachedOn

@@ -8,28 +8,28 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Standing is what is known of a user's application beside its profile and its slowdowns: whether it can share a GPU,
-// and with whom. The zero value is that of an application of which nothing is known.
+// Standing says whether a user's application can share a GPU, and with which others. The zero value restricts nothing.
 type Standing struct {
-	FailsAlone bool `json:"fails_alone,omitempty"` // its last run alone failed
-	// Served: a run of it ended well under MPS. NoMPS: it can't run there, and has GPUs of its own.
+	FailsAlone bool `json:"fails_alone,omitempty"` // the last run alone failed
+	// Served: a run ended well under MPS. NoMPS: the application can't run under MPS and gets GPUs of its own.
 	Served bool `json:"served,omitempty"`
 	NoMPS  bool `json:"no_mps,omitempty"`
-	// TriedMiB is the most device memory with which a run of it was tried and failed, MiB; 0 = none was.
+	// TriedMiB is the largest limit of device memory, MiB, under which a run failed; 0 = none.
 	TriedMiB float64 `json:"tried_mib,omitempty"`
-	// Alone is since when it shares with no other, because it may have taken its co-runners along; zero = it may share.
+	// Alone is set while the application shares with no other, to the end of the run that may have made its co-runners
+	// fail.
 	Alone time.Time `json:"alone,omitzero"`
-	// Slower is when a job of it that was adopted last ran slower than its contract; zero = none has.
+	// Slower is the end of the last adopted job that broke its contract; zero = none.
 	Slower time.Time `json:"slower,omitzero"`
-	// Others are the applications beside which it failed or broke its contract, the last one at the end.
+	// Others lists the applications beside which a run failed or broke its contract, the latest last.
 	Others []Other `json:"others,omitempty"`
 }
 
-// Other is what came of running beside another application.
+// Other is the experience with one co-runner.
 type Other struct {
 	rlcore.Identity
-	At      time.Time `json:"at,omitzero"`       // the end of the last run that changed it
-	Accused bool      `json:"accused,omitempty"` // the application failed beside it
+	At      time.Time `json:"at,omitzero"`       // end of the last run that changed it
+	Accused bool      `json:"accused,omitempty"` // a run failed beside the other
 	Doubt   float64   `json:"doubt,omitempty"`   // factor on the slowdown's uncertainty, above 1; 0 = none
 }
 
@@ -39,7 +39,7 @@ const MostOthers = 1 << 8
 // mostDoubt bounds the factor by which broken contracts widen an uncertainty.
 const mostDoubt = 8
 
-// change changes what came of running beside another application. It leaves copies of the standing as they are.
+// change changes the experience with another application. It doesn't modify copies of the standing.
 func (s *Standing) change(other rlcore.Identity, at time.Time, f func(o *Other)) {
 	o := Other{Identity: other}
 	others := make([]Other, 0, len(s.Others)+1)
@@ -58,25 +58,24 @@ func (s *Standing) change(other rlcore.Identity, at time.Time, f func(o *Other))
 	s.Others = others[max(0, len(others)-MostOthers):]
 }
 
-// Accuse notes that the application failed beside another one. They don't share a GPU again.
+// Accuse notes a failure beside another application. The two don't share a GPU again.
 func (s *Standing) Accuse(other rlcore.Identity, at time.Time) {
 	s.change(other, at, func(o *Other) { o.Accused = true })
 }
 
-// Forgive revokes Accuse. What the other one says of the application stays.
+// Forgive revokes Accuse. The other application's own accusation stays.
 func (s *Standing) Forgive(other rlcore.Identity, at time.Time) {
 	s.change(other, at, func(o *Other) { o.Accused = false })
 }
 
-// Doubt doubles the uncertainty of the application's slowdown next to each of others, up to eightfold, since its
-// contract was broken there.
+// Doubt doubles the uncertainty of the slowdown next to each of others after a broken contract, up to eightfold.
 func (s *Standing) Doubt(others []rlcore.Identity, at time.Time) {
 	for _, other := range others {
 		s.change(other, at, func(o *Other) { o.Doubt = min(mostDoubt, 2*max(1, o.Doubt)) })
 	}
 }
 
-// Reassure halves the doubt again, since a contract was kept.
+// Reassure halves the doubt after a kept contract.
 func (s *Standing) Reassure(others []rlcore.Identity, at time.Time) {
 	for _, other := range others {
 		if s.doubt(other) > 1 {
@@ -85,17 +84,17 @@ func (s *Standing) Reassure(others []rlcore.Identity, at time.Time) {
 	}
 }
 
-// AloneFor is how long Alone holds at least: an application takes its co-runners along once a day at most.
+// AloneFor is the least time that Alone holds: an application makes its co-runners fail once a day at most.
 const AloneFor = 24 * time.Hour
 
-// LetShare ends Alone after AloneFor; also where Alone lies that far ahead, by a clock that was wrong.
+// LetShare clears Alone once AloneFor has passed, or if a wrong clock set Alone that far ahead.
 func (s *Standing) LetShare(at time.Time) {
 	if at.Sub(s.Alone).Abs() >= AloneFor {
 		s.Alone = time.Time{}
 	}
 }
 
-// Forget forgets what came of running beside others before a time.
+// Forget drops others that no run has changed since the given time.
 func (s *Standing) Forget(before time.Time) {
 	s.Others = slices.DeleteFunc(slices.Clone(s.Others), func(o Other) bool { return o.At.Before(before) })
 }
@@ -113,41 +112,41 @@ func (s *Standing) accuses(other rlcore.Identity) bool {
 	return slices.ContainsFunc(s.Others, func(o Other) bool { return o.Accused && o.Identity == other })
 }
 
-// Bounds of the applications whose standing is known, in all and of one user. The oldest is forgotten first.
+// Bounds of the stored standings, in all and of one user. The oldest is forgotten first.
 const mostStandings, standingsOfUser = 1 << 12, 1 << 8
 
-// Standing returns what is known of a user's application; without an owner, of any user's.
+// Standing returns an application's standing; an identity without an owner stands for all users.
 func (m *Model) Standing(of rlcore.Identity) Standing {
 	s, _ := m.standings.Get(of)
 	return s
 }
 
-// SetStanding sets what is known of a user's application.
+// SetStanding sets an application's standing.
 func (m *Model) SetStanding(of rlcore.Identity, s Standing) {
 	m.forget()
 	m.standings.Put(of, s)
 	m.strict = m.strict || !s.Alone.IsZero() || len(s.Others) > 0
 }
 
-// Standings are what is known of all applications, in no order.
+// Standings iterates over all standings, in no order.
 func (m *Model) Standings() iter.Seq2[rlcore.Identity, Standing] { return m.standings.All() }
 
-// Forbid keeps two users' applications from sharing a GPU, since the accuser failed next to the accused; without
-// owners, all users'.
+// Forbid keeps two applications from sharing a GPU after the accuser failed next to the accused. Identities without
+// owners stand for all users.
 func (m *Model) Forbid(accuser, accused rlcore.Identity) {
 	s := m.Standing(accuser)
 	s.Accuse(accused, time.Time{})
 	m.SetStanding(accuser, s)
 }
 
-// Doubt makes the victim's standing doubt its slowdown next to others.
+// Doubt calls Standing.Doubt for the victim.
 func (m *Model) Doubt(victim rlcore.Identity, others []rlcore.Identity) {
 	s := m.Standing(victim)
 	s.Doubt(others, time.Time{})
 	m.SetStanding(victim, s)
 }
 
-// Reassure revokes one Doubt.
+// Reassure calls Standing.Reassure for the victim.
 func (m *Model) Reassure(victim rlcore.Identity, others []rlcore.Identity) {
 	if s := m.Standing(victim); len(s.Others) > 0 {
 		s.Reassure(others, time.Time{})

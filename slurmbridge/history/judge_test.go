@@ -224,7 +224,9 @@ func TestWhatAnOutcomeTeaches(t *testing.T) {
 	other := rlcore.Identity{App: "other", Owner: "ann"}
 	others := []rlcore.Identity{other}
 	day := func(d int) time.Time { return at(0).AddDate(0, 0, d) }
-	doubtful := interference.Standing{Others: []interference.Other{{Identity: other, Doubt: 2}}, Alone: day(0), FailsAlone: true}
+	doubtful := interference.Standing{
+		Others: []interference.Other{{Identity: other, Doubt: 2}}, Alone: day(0), FailsAlone: true,
+	}
 	accused := doubtful
 	accused.Accuse(other, day(2))
 	moreDoubtful := doubtful

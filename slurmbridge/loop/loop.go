@@ -39,8 +39,8 @@ type Journal interface {
 	Log(ctx context.Context, at time.Time, mode job.Mode, group func(ref string) int64, c *job.Change, outcome error) error
 	// SaveExplanations stores the newest explanation of each job.
 	SaveExplanations(ctx context.Context, explanations map[string]*job.Explanation) error
-	// RecordRuns stores what a poll showed of runs, and how the runs ended that are over. The status has the poll, and what
-	// was known before it.
+	// RecordRuns stores what a poll showed of runs, and how the ended runs in left ended. The status holds the poll and
+	// what was known before it.
 	RecordRuns(ctx context.Context, st *job.Status, left []tracker.Left) error
 	// RecordPoll stores what else a poll showed and led to, for the receipt and the status page.
 	RecordPoll(ctx context.Context, st *job.Status) error
@@ -550,8 +550,9 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	policy := b.Planner.Decider.Policy
 	st := &job.Status{
 		At: in.Snap.At, Mode: b.Mode, Standby: b.standby, Policy: policy.Name(), Model: modelOf(policy),
-		Wanted: b.Planner.Wanted, Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.complaints["gate"], Lease: b.lease(),
-		Snap: in.Snap, Plan: p.Published(), Explanations: p.Explanations, Apps: in.Apps,
+		Wanted: b.Planner.Wanted, Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.complaints["gate"],
+		Lease: b.lease(),
+		Snap:  in.Snap, Plan: p.Published(), Explanations: p.Explanations, Apps: in.Apps,
 		Unmanaged: maps.Clone(b.tracker.Unmanaged), Refused: b.tracker.Refusals.List(), MaxDelayS: b.maxDelay,
 		Window: b.Planner.Window(), Harm: b.learned.harm(in.Snap.At),
 		Shareable: b.Planner.Partitions.CountGPUs(in.Snap),
