@@ -88,7 +88,8 @@ func Merge(old, run *rlcore.Profile, cardMiB float64) *rlcore.Profile {
 	for i := range p.Series {
 		// The same part of each run, regardless of its length.
 		part := (float64(i) + 0.5) / float64(points)
-		a, b := old.At(part*old.DurationS), run.At(part*run.DurationS)
+		a := old.At(part * old.DurationS)
+		b := run.At(part * run.DurationS)
 		for f := range resources {
 			v := (*f.Resource(&a)*n + *f.Resource(&b)) / (n + 1)
 			if f.Held {
@@ -105,8 +106,10 @@ func Merge(old, run *rlcore.Profile, cardMiB float64) *rlcore.Profile {
 
 // most is the figure's largest value during part i of n of a run: a single moment of the part may show less.
 func (f *Figure) most(p *rlcore.Profile, i, n int) float64 {
-	from, to := float64(i)/float64(n)*p.DurationS, float64(i+1)/float64(n)*p.DurationS
-	first, last := p.At(from), p.At(to)
+	from := float64(i) / float64(n) * p.DurationS
+	to := float64(i+1) / float64(n) * p.DurationS
+	first := p.At(from)
+	last := p.At(to)
 	most := max(*f.Resource(&first), *f.Resource(&last))
 	for k := int(from / p.PeriodS); k < len(p.Series) && float64(k)*p.PeriodS < to; k++ {
 		most = max(most, *f.Resource(&p.Series[k]))

@@ -68,11 +68,14 @@ const unknownBelow = 0.9
 // Fill writes what was gathered into a record with a Start and an End.
 func (t *Tally) Fill(r *Record) {
 	unknown := Figures(0)
-	r.PeriodS, r.MissedS = t.PeriodS, max(0, r.DurationS()-t.Any)
+	r.PeriodS = t.PeriodS
+	r.MissedS = max(0, r.DurationS()-t.Any)
 	r.Series = make([]rlcore.Use, len(t.of(FigGPU)))
 	for i := range Recorded {
-		row, points := &Recorded[i], t.of(Fig(i))
-		all, mean := points.total(), 0.0
+		row := &Recorded[i]
+		points := t.of(Fig(i))
+		all := points.total()
+		mean := 0.0
 		if t.Any == 0 || all.Time < unknownBelow*t.Any {
 			unknown |= Of(Fig(i))
 		}
@@ -80,7 +83,8 @@ func (t *Tally) Fill(r *Record) {
 			mean = min(all.Top, all.mean()) // sums round
 		}
 		if row.Resource != nil {
-			*row.Resource(&r.Mean), *row.Resource(&r.Peak) = mean, all.Top
+			*row.Resource(&r.Mean) = mean
+			*row.Resource(&r.Peak) = all.Top
 			row.series(points, r.Series)
 		}
 		if Fig(i) == FigPower && all.Time > 0 {
@@ -164,7 +168,8 @@ func (p *Point) top() float64  { return p.Top }
 // column returns a value of each point. A point without a reading repeats the one
 // before it; at the start, the first there is.
 func (s series) column(of func(*Point) float64) []float64 {
-	out, last := make([]float64, len(s)), 0.0
+	out := make([]float64, len(s))
+	last := 0.0
 	if first := slices.IndexFunc(s, func(p Point) bool { return p.Time > 0 }); first >= 0 {
 		last = of(&s[first])
 	}

@@ -60,8 +60,10 @@ func (d Dir) Cards(proc string) ([]Card, error) {
 	for _, f := range files { // sorted by PCI bus
 		body, _ := os.ReadFile(filepath.Clean(f))
 		if c, ok := parseInformation(string(body)); ok {
-			c.NVMLIndex, c.Lost = len(cards), c.UUID == ""
-			cards, known = append(cards, c), known || !c.Lost
+			c.NVMLIndex = len(cards)
+			c.Lost = c.UUID == ""
+			cards = append(cards, c)
+			known = known || !c.Lost
 		}
 	}
 	if !known {

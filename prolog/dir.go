@@ -69,7 +69,8 @@ func (d Dir) Make() error {
 // Begin writes a job's file. An existing file belongs to an earlier run that ended without an epilog, which is closed
 // now, or to this run if its prolog was killed and called again: then the first call's start counts.
 func (d Dir) Begin(j *Job) error {
-	err, release := d.Make(), func() {}
+	err := d.Make()
+	release := func() {}
 	if err == nil {
 		release, err = d.lockJobs()
 	}
@@ -81,7 +82,10 @@ func (d Dir) Begin(j *Job) error {
 	switch {
 	case err != nil: // there is none, or none that helps
 	case old.Restart == j.Restart:
-		j.Start, j.MPS, j.MPSFault, j.MPSFaultBy = old.Start, old.MPS, old.MPSFault, old.MPSFaultBy
+		j.Start = old.Start
+		j.MPS = old.MPS
+		j.MPSFault = old.MPSFault
+		j.MPSFaultBy = old.MPSFaultBy
 	default:
 		if err := errors.Join(d.move(old, j.Start), ignoreMissing(os.Remove(d.task(j.JobID)))); err != nil {
 			return err

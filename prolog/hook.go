@@ -82,7 +82,8 @@ func (h *Hook) refresh(ctx context.Context, gpu int, jobs []*Job) (s Server, ask
 		if seen != 0 && s.PID != seen {
 			var last Server
 			last, lost, by = h.MPS.inspect(gpu, true) // it ended in between
-			s.Log, s.ServerLog = last.Log, last.ServerLog
+			s.Log = last.Log
+			s.ServerLog = last.ServerLog
 		}
 	}
 	if lost || was.Fault.IsZero() && !s.Fault.IsZero() {
@@ -134,7 +135,9 @@ const (
 // closeStale closes the GPU's jobs that ended without an epilog because slurmd was killed. It returns the jobs that
 // remain; the error names the closed ones.
 func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
-	now, sum, limit := h.Now(), 0, uncontained
+	now := h.Now()
+	sum := 0
+	limit := uncontained
 	if h.Contains {
 		limit = contained
 	}

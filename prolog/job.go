@@ -89,7 +89,8 @@ func FromEnv(get func(string) string, now time.Time) (*Job, error) {
 	j.Restart = int(min(restart, 1<<20))
 	if id, err := number(get("SLURM_ARRAY_JOB_ID"), 1); err == nil {
 		if task, err := number(get("SLURM_ARRAY_TASK_ID"), 0); err == nil {
-			j.ArrayJobID, j.ArrayTaskID = id, task
+			j.ArrayJobID = id
+			j.ArrayTaskID = task
 		}
 	}
 	if j.GPUs, err = indexes(get("SLURM_JOB_GPUS")); err != nil {

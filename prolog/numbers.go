@@ -34,7 +34,8 @@ import (
 // number sets the index of each card that one of Slurm's numbers certainly means. It returns how many of Slurm's
 // numbers are left.
 func (s *site) number(cards []Card, proc string) (uncertain int) {
-	caps, stale := migCaps(proc), staleCards(cards, proc)
+	caps := migCaps(proc)
+	stale := staleCards(cards, proc)
 	for i := range cards {
 		c := &cards[i]
 		c.Index, c.files = unknown, caps[instance{c.Minor, c.GI, c.CI}]
@@ -110,7 +111,8 @@ func (s *site) reached(own []int, cards []Card) []int {
 // named returns the cards that gres.conf names by device files, in Slurm's order; nil if it names none.
 func (s *site) named(cards []Card) []int {
 	place := func(files []string) int {
-		minor, caps := unknown, []string{}
+		minor := unknown
+		caps := []string{}
 		for _, f := range files {
 			if n, ok := minorOf(f); ok {
 				minor = n
@@ -157,7 +159,8 @@ func (s *site) named(cards []Card) []int {
 // detected returns the cards that Slurm detects: whole cards sorted by order, then MIG instances.
 func (s *site) detected(cards []Card, order func(a, b Card) int) []int {
 	var all []int
-	want, working := 0, 0
+	want := 0
+	working := 0
 	for _, w := range s.wanted {
 		want += w.count
 	}
@@ -254,7 +257,8 @@ func migCaps(proc string) map[instance]access {
 	if err != nil {
 		return nil
 	}
-	gis, out := map[instance]int{}, map[instance]access{}
+	gis := map[instance]int{}
+	out := map[instance]access{}
 	for _, m := range migAccess().FindAllStringSubmatch(string(text), -1) {
 		var n [4]int
 		for i := range n {

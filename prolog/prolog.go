@@ -109,7 +109,9 @@ func (h *Hook) withoutServer(ctx context.Context, gpu int, j *Job) error {
 	return h.onGPU(ctx, gpu, func(jobs []*Job) error {
 		j.MPS = false
 		err := h.Dir.change([]*Job{j}, func(j *Job) bool {
-			j.MPS, j.MPSFault, j.MPSFaultBy = false, time.Time{}, nil
+			j.MPS = false
+			j.MPSFault = time.Time{}
+			j.MPSFaultBy = nil
 			return true
 		})
 		err = errors.Join(err, h.handOut(gpu, j))
@@ -197,7 +199,8 @@ func (h *Hook) askTerms(ctx context.Context, j *Job) error {
 		return nil
 	}
 	take := func(j *Job) bool {
-		j.MemLimitMiB, j.ByHand = terms.MiB, terms.ByHand
+		j.MemLimitMiB = terms.MiB
+		j.ByHand = terms.ByHand
 		return true
 	}
 	take(j)

@@ -36,7 +36,8 @@ func Child(deadline time.Duration, program string, args ...string) ([]byte, erro
 	defer stderr.Close()
 	cmd := exec.Command(program, args...)
 	cmd.Args[0] = "slurmbridge-hook"
-	cmd.Stdout, cmd.Stderr = out, stderr
+	cmd.Stdout = out
+	cmd.Stderr = stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start: %w", err)

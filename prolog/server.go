@@ -189,7 +189,8 @@ func (d Dir) victims(jobs []*Job, now time.Time, by []int) error {
 		if !j.MPS || !j.MPSFault.IsZero() {
 			return false
 		}
-		j.MPSFault, j.MPSFaultBy = now, by
+		j.MPSFault = now
+		j.MPSFaultBy = by
 		names = append(names, strconv.FormatInt(j.JobID, 10))
 		return true
 	})

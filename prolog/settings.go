@@ -73,7 +73,9 @@ func (s Settings) Hook(get func(string) string, deadline time.Duration) *Hook {
 	if s.Sharing == "auto" {
 		h.Shard = site.shard
 	}
-	h.Constrains, h.HidesMemory, h.Contains = site.constrains, site.hidesMemory, site.contains
+	h.Constrains = site.constrains
+	h.HidesMemory = site.hidesMemory
+	h.Contains = site.contains
 	// Without the list Slurm's numbers are used as they are.
 	h.Cards, _ = h.Dir.Cards("")
 	site.number(h.Cards, "")

@@ -128,7 +128,9 @@ type gpuCount struct {
 
 // readSite reads what slurm.conf (path conf, "" = the default) and the files next to it say about a node.
 func readSite(conf, node string) site {
-	s, cgroup, constrain := site{}, false, false
+	s := site{}
+	cgroup := false
+	constrain := false
 	spaces := map[string]string{}
 	var usual []gpuCount // from NodeName=DEFAULT, for the lines that follow
 	for l := range confLines(confFile(conf, "")) {
@@ -218,7 +220,8 @@ func gpuCounts(gres string) []gpuCount {
 		}
 		c := gpuCount{count: 1}
 		if n, err := strconv.Atoi(words[len(words)-1]); err == nil && len(words) > 1 {
-			c.count, words = n, words[:len(words)-1]
+			c.count = n
+			words = words[:len(words)-1]
 		}
 		if len(words) > 1 && !strings.EqualFold(words[1], "no_consume") {
 			c.kind = words[1]

@@ -117,7 +117,8 @@ func whatItAskedFor(get func(string) string) string {
 // frameworkEnv keeps JAX and TensorFlow from taking the whole card at start, unless the job sets their variables
 // itself. Sources: JAX's page on GPU memory allocation, TensorFlow's guide "Use a GPU".
 func frameworkEnv(get func(string) string) string {
-	lines, mark := "", ""
+	lines := ""
+	mark := ""
 	for _, v := range []string{"XLA_PYTHON_CLIENT_PREALLOCATE=false", "TF_FORCE_GPU_ALLOW_GROWTH=true"} {
 		if name, _, _ := strings.Cut(v, "="); get(name) == "" {
 			lines += "export " + v + "\n"

@@ -146,7 +146,10 @@ func (a *Agent) Start() error {
 	}
 	a.needed = a.Now()
 	a.report.Store(&gpuprof.IdleReport{Node: a.Node})
-	a.jobs, a.gpus, a.broken, a.next = map[run]*tracked{}, map[int]*gpu{}, map[int]error{}, 0
+	a.jobs = map[run]*tracked{}
+	a.gpus = map[int]*gpu{}
+	a.broken = map[int]error{}
+	a.next = 0
 	// Process 1 has all capabilities, like slurmstepd.
 	if _, err := os.Readlink(filepath.Join(a.process(1), "exe")); errors.Is(err, os.ErrPermission) {
 		a.Log.Warn("processes of other programs can't be looked at: where Slurm uses no control groups, none is known to "+
@@ -179,7 +182,9 @@ func (a *Agent) list() error {
 			g.index = a.next
 			a.next++
 		}
-		g.dev, g.card, a.gpus[g.index] = d, a.use(&d, in, of), g
+		g.dev = d
+		g.card = a.use(&d, in, of)
+		a.gpus[g.index] = g
 		cards = append(cards, prolog.Card{
 			NVMLIndex: d.Index, Minor: d.Minor, GI: in.GPUInstance, CI: in.ComputeInstance, UUID: d.UUID, Model: d.Model,
 			MemMiB: d.MemMiB, Lost: d.Lost != "", Exclusive: d.Mode == nvml.Exclusive, Clients: d.MPS.MaxClients,
@@ -214,9 +219,11 @@ func (a *Agent) list() error {
 			add(d.Instance(k), d.MIG.Instances[k], d.MIG.Instances)
 		}
 	}
-	a.cards, a.listed = len(cards), cards
+	a.cards = len(cards)
+	a.listed = cards
 	for i, g := range before {
-		g.missing, a.gpus[i] = true, g
+		g.missing = true
+		a.gpus[i] = g
 		a.forget(i)
 	}
 	return a.Dir.WriteCards(cards)

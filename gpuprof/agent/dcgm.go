@@ -46,7 +46,8 @@ func (d *DCGM) activity(at place) (nvml.Activity, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.reading && now.Sub(d.asked) >= dcgmEvery {
-		d.reading, d.asked = true, now
+		d.reading = true
+		d.asked = now
 		go d.read()
 	}
 	use, known := d.uses[at]
@@ -108,7 +109,8 @@ func dcgmUses(page io.Reader) (map[place]nvml.Activity, error) {
 		}
 		return out
 	}
-	busy, out := values("DCGM_FI_PROF_GR_ENGINE_ACTIVE"), map[place]nvml.Activity{}
+	busy := values("DCGM_FI_PROF_GR_ENGINE_ACTIVE")
+	out := map[place]nvml.Activity{}
 	for at, sm := range values("DCGM_FI_PROF_SM_ACTIVE") {
 		if graphics, both := busy[at]; both && at.gi != "" {
 			out[at] = nvml.Activity{SM: sm, Graphics: graphics}

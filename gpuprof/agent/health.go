@@ -55,7 +55,8 @@ func (a *Agent) Health() error {
 
 // stuck returns the kind of pass that is long overdue, "" if none.
 func (a *Agent) stuck(p *pass) string {
-	what, late := "look at the job files", p.at.Add(stuckLooks*idlePeriod)
+	what := "look at the job files"
+	late := p.at.Add(stuckLooks * idlePeriod)
 	if p.busy {
 		what, late = "sample", p.due.Add(stuckSamples*a.Period)
 	}

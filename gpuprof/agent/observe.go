@@ -52,7 +52,8 @@ type clients struct {
 func (a *Agent) observe(g *gpu, jobs []int64, now time.Time) (observed, error) {
 	l := observed{at: now}
 	r := &l.reading
-	err, aerr := g.figures(&l), g.activity(&l)
+	err := g.figures(&l)
+	aerr := g.activity(&l)
 	lost := errors.Is(err, nvml.ErrLost) || errors.Is(aerr, nvml.ErrLost)
 	if !lost && !r.Has(gpuprof.FigPCIe) {
 		perr := g.pcie(&l)
@@ -182,7 +183,8 @@ func (g *gpu) contradict(l *observed) {
 func (a *Agent) processes(g *gpu, jobs []int64, l *observed) {
 	sms, known := g.sms(l)
 	list, _ := g.card.Processes() // nil where it fails
-	owners, unknown := map[int]owner{}, false
+	owners := map[int]owner{}
+	unknown := false
 	l.clients = map[int64]clients{}
 	before := g.without
 	g.without = map[int]bool{}
@@ -213,9 +215,11 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *observed) {
 	if len(list) == 0 || unknown {
 		return
 	}
-	own, told := map[int64]gpuprof.Reading{}, gpuprof.Of(gpuprof.FigMem)
+	own := map[int64]gpuprof.Reading{}
+	told := gpuprof.Of(gpuprof.FigMem)
 	if known {
-		theirs, decided := true, true
+		theirs := true
+		decided := true
 		if sms != nil {
 			a.weigh(g, owners, sms, l)
 			theirs, decided = g.samples.ofClients()
@@ -300,7 +304,8 @@ func (g *gpu) sms(l *observed) (map[int]float64, bool) {
 		}
 	}
 	if len(newest) > 0 {
-		g.uses, g.usesRead = map[int]float64{}, l.at
+		g.uses = map[int]float64{}
+		g.usesRead = l.at
 		for pid, u := range newest {
 			g.uses[pid] = u.SM
 		}
@@ -342,7 +347,9 @@ func (a *Agent) weigh(g *gpu, owners map[int]owner, sms map[int]float64, l *obse
 		took = 0 // the GPU wasn't read in between
 	}
 	s.at = l.at
-	server, clients, busy := 0.0, 0.0, map[int64]bool{}
+	server := 0.0
+	clients := 0.0
+	busy := map[int64]bool{}
 	for pid, sm := range sms {
 		o, seen := owners[pid]
 		if !seen {

@@ -18,7 +18,8 @@ func (a *Agent) due() (next time.Time, ok bool) {
 	for i := range a.sharers() {
 		g := a.gpus[i]
 		if !ok || g.pace.due.Before(next) {
-			next, ok = g.pace.due, true
+			next = g.pace.due
+			ok = true
 		}
 	}
 	return next, ok
@@ -42,7 +43,8 @@ func (a *Agent) sharers() map[int][]int64 {
 
 // pass reads each GPU that is due and hands the reading to its jobs. All GPUs of a job are read together.
 func (a *Agent) pass() {
-	on, now := a.sharers(), a.Now()
+	on := a.sharers()
+	now := a.Now()
 	if len(on) == 0 {
 		a.showIdle(now)
 		return
@@ -149,7 +151,8 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 		}
 		r := g.last.reading
 		c := g.last.clients[id]
-		t.Processes, t.ProcessMiB = max(t.Processes, c.n), max(t.ProcessMiB, c.mostMiB)
+		t.Processes = max(t.Processes, c.n)
+		t.ProcessMiB = max(t.ProcessMiB, c.mostMiB)
 		t.apart = t.apart || c.withoutMPS && (t.job.Sharer() || len(on[i]) > 1)
 		t.WithoutMPS = t.WithoutMPS || t.apart
 		if len(on[i]) > 1 {
@@ -183,7 +186,8 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 		return
 	}
 	t.Samples++
-	t.held, t.seen = sum, now
+	t.held = sum
+	t.seen = now
 	switch {
 	case busy:
 		t.idle = time.Time{}
@@ -196,7 +200,8 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 // hold adds the last reading of a job's GPUs for the time from from to to, unless that is so long that the agent missed
 // readings, the node was suspended or its clock was set. The job's file has wall-clock times only, so all times are.
 func (a *Agent) hold(t *tracked, from, to time.Time) {
-	begin, end := from.Sub(t.job.Start), to.Sub(t.job.Start)
+	begin := from.Sub(t.job.Start)
+	end := to.Sub(t.job.Start)
 	if end-begin > stale*a.Period {
 		return
 	}
@@ -245,7 +250,8 @@ func (p *pace) next(now time.Time, v []float64) {
 	case v == nil:
 		p.step = max(p.step, p.period) // a failing GPU is not read faster than once a period
 	case p.last != nil && differ(p.last, v):
-		p.step, p.last = p.least(), v
+		p.step = p.least()
+		p.last = v
 	default:
 		p.step, p.last = time.Duration(slower*float64(p.step)), v
 	}

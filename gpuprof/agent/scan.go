@@ -25,7 +25,8 @@ func (a *Agent) scan() {
 	now := a.Now()
 	for _, j := range running {
 		t := a.track(j, now)
-		t.job, t.gpus = j, a.places(j) // the hooks may have changed it
+		t.job = j
+		t.gpus = a.places(j) // the hooks may have changed it
 	}
 	for _, j := range ended {
 		// A job that began and ended without an agent is new here: its user and times are worth a record.
@@ -62,7 +63,8 @@ func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
 	before, known := a.before[runOf(j)]
 	switch {
 	case known && before.Start.Equal(j.Start):
-		t.saved, t.resume = before, now
+		t.saved = before
+		t.resume = now
 	case now.Sub(j.Start) < max(2*a.Period, time.Second):
 		t.resume = j.Start
 	default:
@@ -113,7 +115,8 @@ func (a *Agent) hurry(t *tracked, now time.Time) {
 		others := func(t *tracked) bool { return t.runs() && t.job != j && t.has(i) }
 		if !slices.ContainsFunc(slices.Collect(maps.Values(a.jobs)), others) {
 			// Earlier use of processes belongs to earlier jobs.
-			g.uses, g.usesRead = nil, time.Time{}
+			g.uses = nil
+			g.usesRead = time.Time{}
 			if j.Start.After(g.usesAt) {
 				g.usesAt = j.Start
 			}
@@ -137,7 +140,8 @@ func (a *Agent) meet(now time.Time) {
 			if r.ID == other.ID || !slices.ContainsFunc(t.gpus, o.has) {
 				continue
 			}
-			from, to := t.job.Start, until(t)
+			from := t.job.Start
+			to := until(t)
 			if o.job.Start.After(from) {
 				from = o.job.Start
 			}
@@ -185,7 +189,8 @@ func (a *Agent) vanished(running, ended []*prolog.Job, eerr error) {
 			delete(a.jobs, r)
 			continue
 		}
-		t.job.End, t.noEpilog = t.resume, true
+		t.job.End = t.resume
+		t.noEpilog = true
 		a.Log.Warn("a job's file went away without an epilog; it ended when it was last seen, or later", "job", r.ID, "end",
 			t.job.End)
 		a.finish(t.job)

@@ -55,7 +55,8 @@ func mpsRules(major, cuda int) MPS {
 	if major < 7 {
 		return m
 	}
-	m.OwnAddresses, m.MemoryLimit = true, cuda >= 11050
+	m.OwnAddresses = true
+	m.MemoryLimit = cuda >= 11050
 	m.MaxClients = 48
 	if cuda >= 13010 {
 		m.MaxClients = 60
@@ -98,7 +99,8 @@ func (l *Library) capabilities(h gonvml.Device) Capabilities {
 	major := 0
 	if l.found("nvmlDeviceGetCudaComputeCapability") {
 		if x, y, ret := h.GetCudaComputeCapability(); ret == gonvml.SUCCESS && x > 0 && x < 100 && y >= 0 && y < 10 {
-			major, c.Compute = x, fmt.Sprintf("%d.%d", x, y)
+			major = x
+			c.Compute = fmt.Sprintf("%d.%d", x, y)
 		}
 	}
 	c.MPS = mpsRules(major, l.cuda)
@@ -176,7 +178,8 @@ func (l *Library) mig(h gonvml.Device, of *Device) MIG {
 // settle sets the instances' parts of the card's figures, and which figures NVML gives of them: both depend on the
 // card's other instances.
 func (m *MIG) settle() {
-	sms, within := 0, map[int]int{} // of all; compute instances of a GPU instance
+	sms := 0                // of all instances
+	within := map[int]int{} // compute instances by GPU instance
 	for i := range m.Instances {
 		in := &m.Instances[i]
 		sms += in.SMs
@@ -190,13 +193,15 @@ func (m *MIG) settle() {
 		}
 		if within[in.GPUInstance] > 1 {
 			// Compute instances share the GPU instance's memory and its performance monitoring.
-			in.gpu.answers[Memory], in.gpu.answers[GPM] = false, false
+			in.gpu.answers[Memory] = false
+			in.gpu.answers[GPM] = false
 		}
 	}
 }
 
 func (l *Library) instance(h gonvml.Device, of *Device, slices int) Instance {
-	card, i := of.gpu, Instance{
+	card := of.gpu
+	i := Instance{
 		UUID: l.uuid(h), GPUInstance: -1, ComputeInstance: -1, MemMiB: l.memory(h),
 		model: l.name(h), mode: l.mode(h),
 	}
@@ -212,7 +217,8 @@ func (l *Library) instance(h gonvml.Device, of *Device, slices int) Instance {
 	if l.found("nvmlDeviceGetAttributes_v2") || l.found("nvmlDeviceGetAttributes") {
 		if a, ret := h.GetAttributes(); ret == gonvml.SUCCESS && a.MemorySizeMB <= mostMemory>>20 {
 			i.MemMiB = cmp.Or(float64(a.MemorySizeMB), i.MemMiB)
-			i.SMs, i.Slices = int(a.MultiprocessorCount), int(a.GpuInstanceSliceCount)
+			i.SMs = int(a.MultiprocessorCount)
+			i.Slices = int(a.GpuInstanceSliceCount)
 			compute = max(1, int(a.ComputeInstanceSliceCount))
 		}
 	}
@@ -233,12 +239,21 @@ func (l *Library) instance(h gonvml.Device, of *Device, slices int) Instance {
 // Instance is a MIG instance as a Device: it has memory, processes and activity, in fractions of the instance, and its
 // part of the card's power and PCIe traffic, by SMs.
 func (d *Device) Instance(k int) Device {
-	inst, out := &d.MIG.Instances[k], *d
-	out.gpu, out.MIG, out.Refusals, out.Answers = inst.gpu, MIG{}, nil, nil
+	inst := &d.MIG.Instances[k]
+	out := *d
+	out.gpu = inst.gpu
+	out.MIG = MIG{}
+	out.Refusals = nil
+	out.Answers = nil
 	if inst.gpu != nil {
 		out.Answers = inst.gpu.answers
 	}
-	out.UUID, out.Parent, out.Model = inst.UUID, d.UUID, cmp.Or(inst.model, d.Model+" MIG "+inst.Profile)
-	out.MemMiB, out.SMs, out.Mode, out.MPS.MaxClients = inst.MemMiB, inst.SMs, inst.mode, inst.Clients
+	out.UUID = inst.UUID
+	out.Parent = d.UUID
+	out.Model = cmp.Or(inst.model, d.Model+" MIG "+inst.Profile)
+	out.MemMiB = inst.MemMiB
+	out.SMs = inst.SMs
+	out.Mode = inst.mode
+	out.MPS.MaxClients = inst.Clients
 	return out
 }

@@ -101,7 +101,8 @@ func (l *Library) Acquire() (anew bool, err error) {
 		d.gpu.handle = h
 		if !l.acquireInstances(h, d) || l.mode(h) != d.Mode {
 			d.forget()
-			devices[i], anew = l.describe(d.Index, h), true
+			devices[i] = l.describe(d.Index, h)
+			anew = true
 		}
 	}
 	l.devices = devices

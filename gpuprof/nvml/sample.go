@@ -108,7 +108,8 @@ func (g *gpu) traffic(held bool) (mbps float64, err error) {
 		}
 		mbps += min(one, most)
 	}
-	g.flow, g.flowAt = mbps, time.Now()
+	g.flow = mbps
+	g.flowAt = time.Now()
 	return mbps, nil
 }
 
@@ -205,7 +206,8 @@ func processUtilisation(h gonvml.Device, since uint64) (list []gonvml.ProcessUti
 func processUtilisationOnce(h gonvml.Device, since uint64) (list []gonvml.ProcessUtilizationSample, ret gonvml.Return) {
 	defer func() {
 		if recover() != nil {
-			list, ret = nil, gonvml.ERROR_INSUFFICIENT_SIZE
+			list = nil
+			ret = gonvml.ERROR_INSUFFICIENT_SIZE
 		}
 	}()
 	return h.GetProcessUtilization(since)
@@ -260,7 +262,9 @@ func (d *Device) Activity() (Activity, error) {
 	}
 	now := time.Now()
 	q := gonvml.GpmMetricsGetType{Sample1: g.last, Sample2: g.now}
-	a, rx, tx := Activity{Over: now.Sub(g.at)}, 0.0, 0.0
+	a := Activity{Over: now.Sub(g.at)}
+	rx := 0.0
+	tx := 0.0
 	figures := []struct {
 		id   gonvml.GpmMetricId
 		to   *float64

@@ -114,7 +114,8 @@ type Answers map[string]bool
 
 // answers queries a GPU once for the sources of these names, or for all, and says of each that isn't given why.
 func (l *Library) answers(h gonvml.Device, names ...string) (a Answers, refusals map[string]string) {
-	a, refusals = Answers{}, map[string]string{}
+	a = Answers{}
+	refusals = map[string]string{}
 	for i := range Sources {
 		s := &Sources[i]
 		if len(names) > 0 && !slices.Contains(names, s.Name) {
@@ -125,7 +126,8 @@ func (l *Library) answers(h gonvml.Device, names ...string) (a Answers, refusals
 			missing = s.Symbols
 		}
 		if len(missing) > 0 {
-			a[s.Name], refusals[s.Name] = false, "the driver's library has no "+missing[0]
+			a[s.Name] = false
+			refusals[s.Name] = "the driver's library has no " + missing[0]
 			continue
 		}
 		ret := s.Probe(h)

@@ -29,14 +29,17 @@ const (
 // Run sends what waits until ctx ends, oldest first, with growing pauses while the controller doesn't take it.
 func (s *Spool) Run(ctx context.Context) error {
 	pause := backoff.NewExponentialBackOff()
-	pause.InitialInterval, pause.MaxInterval, pause.RandomizationFactor = s.Retry, s.RetryMax, 0.5
+	pause.InitialInterval = s.Retry
+	pause.MaxInterval = s.RetryMax
+	pause.RandomizationFactor = 0.5
 	var said time.Time // when a trouble that lasts was logged
 	for {
 		sent, err := s.flush(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		wait, wake := idle, s.wake
+		wait := idle
+		wake := s.wake
 		switch {
 		case err != nil:
 			if sent > 0 {
@@ -44,7 +47,8 @@ func (s *Spool) Run(ctx context.Context) error {
 			}
 			// Nothing cuts this pause short: a new record has no better chance, unless only files of old ones are the trouble.
 			if !errors.Is(err, errUnread) {
-				wait, wake = pause.NextBackOff(), nil
+				wait = pause.NextBackOff()
+				wake = nil
 			}
 			if time.Since(said) > sayAgain {
 				s.Log.Warn("records wait for the controller; tried again until it takes them", "waiting", s.Waiting(), "err", err)
@@ -127,7 +131,8 @@ func (s *Spool) deliver(ctx context.Context, path string) error {
 		s.Log.Error("the controller refused a record; set aside", "file", path, "err", err)
 		s.setAside(path, refused)
 		s.Metrics.dropped.WithLabelValues("refused").Inc()
-		result, err = "refused", nil
+		result = "refused"
+		err = nil
 	case ctx.Err() != nil && err != nil:
 		return err
 	case err != nil:
@@ -148,7 +153,8 @@ type Metrics struct {
 
 // NewMetrics registers the metrics of delivery with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	auto, m := promauto.With(reg), &Metrics{}
+	auto := promauto.With(reg)
+	m := &Metrics{}
 	gauge := func(name, help string, of func(s *Spool) float64) {
 		auto.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "gpuprof", Name: name, Help: help}, func() float64 {
 			if s := m.spool.Load(); s != nil {

@@ -67,7 +67,8 @@ func (s *Spool) Open() error {
 	if s.Metrics == nil {
 		s.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
-	s.wake, s.write = make(chan struct{}, 1), writeFile
+	s.wake = make(chan struct{}, 1)
+	s.write = writeFile
 	s.Metrics.spool.Store(s)
 	// The agent signs what it finds there.
 	err := os.MkdirAll(s.Dir, 0o700)
