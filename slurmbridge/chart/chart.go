@@ -34,8 +34,8 @@ var (
 	use      = regexp.MustCompile(`var\(--([a-z-]+)\)`)
 )
 
-// fileCSS is the timeline's part of CSS for a file of its own, light and dark. Its colours are written out: librsvg, say,
-// knows no variables.
+// fileCSS is the timeline's part of CSS for a file of its own, light and dark. Its colours are written out: librsvg,
+// say, knows no variables.
 func fileCSS() string {
 	_, rules, _ := strings.Cut(CSS, "\n.time{")
 	rules, _, _ = strings.Cut(".time{"+rules, "\n@media")

@@ -77,7 +77,9 @@ func TestHelp(t *testing.T) {
 // Shells complete the values of flags that take some words only.
 func TestValuesAreCompleted(t *testing.T) {
 	for _, c := range [][]string{
-		{"usage", "--by", "application"}, {"plan", "--policy", "dqn-makespan"}, {"plan", "--mode", "shadow"},
+		{"usage", "--by", "application"},
+		{"plan", "--policy", "dqn-makespan"},
+		{"plan", "--mode", "shadow"},
 		{"lab experiment", "--objective", "makespan"},
 	} {
 		args := append(append([]string{"__complete"}, strings.Fields(c[0])...), c[1], "")
