@@ -47,6 +47,7 @@ type Client struct {
 	buf    bytes.Buffer
 	jobs   int // the number of jobs in the last poll, to size the next
 	shown  map[subject]shown
+	arrays map[int64]arrayLimit
 }
 
 // shown are facts about a job that scontrol shows and squeue doesn't.
@@ -285,11 +286,32 @@ func (c *Client) throttle(ctx context.Context, snap *job.Snapshot) error {
 		"--noheader", "--all", "--local", "--states=PENDING", "--format=" + text.ArraysFormat,
 	}})
 	limits := text.ParseArrayLimits(out)
+	arrays := map[int64]arrayLimit{}
 	for i := range snap.Jobs {
-		snap.Jobs[i].ArrayLimit = limits[snap.Jobs[i].ArrayID]
+		j := &snap.Jobs[i]
+		known, done := arrays[j.ArrayID]
+		if !done {
+			known = c.arrays[j.ArrayID]
+			known.unseen++
+			if most := limits[j.ArrayID]; most > 0 {
+				known = arrayLimit{most: most}
+			} else if known.unseen > mostUnseen {
+				known = arrayLimit{}
+			}
+			arrays[j.ArrayID] = known
+		}
+		j.ArrayLimit = known.most
 	}
+	c.arrays = arrays
 	return err
 }
+
+// arrayLimit is how many tasks of an array may run at a time, and how many polls in a row haven't shown it. Slurm 22.05
+// leaves it out for a moment; an owner may take it away.
+type arrayLimit struct{ most, unseen int }
+
+// mostUnseen is the number of polls for which a limit counts that they don't show.
+const mostUnseen = 3
 
 // mostAsked bounds the pending jobs about which one poll calls scontrol.
 const mostAsked = 500

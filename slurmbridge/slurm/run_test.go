@@ -580,3 +580,19 @@ func TestInstancesHaveShares(t *testing.T) {
 		}
 	}
 }
+
+// Slurm 22.05 shows an array without its limit for a moment: it counts for three more polls.
+func TestTheLimitOfAnArrayIsRemembered(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rows")
+	c := fake(t, "cat "+file)
+	var got []int
+	for _, row := range []string{"7|0-4%1", "7|0-4", "7|0-4", "7|0-4", "7|0-4"} {
+		must.OK(t, os.WriteFile(file, []byte(row+"\n"), 0o644))
+		waits := job.Dependencies{List: []job.Dependency{{Type: "after", Job: "9"}}}
+		snap := &job.Snapshot{Jobs: []job.Job{{ArrayID: 7, State: job.Pending, Dependency: waits}, {ID: 8}}}
+		must.OK(t, c.throttle(t.Context(), snap))
+		got = append(got, snap.Jobs[0].ArrayLimit)
+		must.Equal(t, snap.Jobs[1].ArrayLimit, 0)
+	}
+	must.Equal(t, got, []int{1, 1, 1, 1, 0})
+}
