@@ -45,7 +45,7 @@ type Profile struct {
 	// HeldMiB is the limit under which MPS held the runs, MiB, if they took most of it: without a limit the application
 	// may take more. 0 = it takes what it needs.
 	HeldMiB float64 `json:"held_mib,omitempty"`
-	// Asked: nothing is measured. The owner has declared HeldMiB, and the job is held to it.
+	// Asked: nothing is measured. The owner has declared HeldMiB, and MPS limits the job to it.
 	Asked bool `json:"-"`
 	// Busy is an interactive session's profile while it computes, nil for all other applications. A session's Series is
 	// what it is assumed to use on average, and its memory what MPS holds it to.

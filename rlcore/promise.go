@@ -61,7 +61,7 @@ type plainQueue struct {
 	every int
 }
 
-// started is how a job of the queue goes on if no job joins a GPU.
+// started is the plain start of a job of the queue: no job joins a GPU.
 type started struct {
 	atS    float64 // when it starts, s from now
 	takesS float64

@@ -105,7 +105,7 @@ type turn struct {
 	loses           bool    // it would start too late if all foreign jobs went first
 }
 
-// Host is the job's part of its node next to members-1 others on its GPU: CPUs and memory, MiB.
+// Host is the job's part of its node when members jobs are on its GPU: CPUs and memory, MiB.
 func (j *Job) Host(members int) (cpus int, memMiB float64) {
 	cpus, memMiB = j.CPUs, j.HostMemMiB
 	if n := j.CPUGrain * members; n > 0 {

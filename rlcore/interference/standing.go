@@ -21,7 +21,7 @@ type Standing struct {
 	Alone time.Time `json:"alone,omitzero"`
 	// Slower is the end of the last adopted job that broke its contract; zero = none.
 	Slower time.Time `json:"slower,omitzero"`
-	// Others lists the applications beside which a run failed or broke its contract, the latest last.
+	// Others lists the applications next to which a run failed or broke its contract, the latest last.
 	Others []Other `json:"others,omitempty"`
 }
 
@@ -58,7 +58,7 @@ func (s *Standing) change(other rlcore.Identity, at time.Time, f func(o *Other))
 	s.Others = others[max(0, len(others)-MostOthers):]
 }
 
-// Accuse notes a failure beside another application. The two don't share a GPU again.
+// Accuse notes a failure next to another application. The two don't share a GPU again.
 func (s *Standing) Accuse(other rlcore.Identity, at time.Time) {
 	s.change(other, at, func(o *Other) { o.Accused = true })
 }

@@ -198,7 +198,7 @@ func (t *Measured) prices(cfg *Config, members int) map[string]float64 {
 	for app, r := range rate {
 		out[app] = 1 / r
 	}
-	// If some sets sell less than a second's worth, each price in turn rises as far as all sets allow.
+	// If some sets sell less than a second's worth, each price in turn rises up to what all sets allow.
 	for _, p := range apps {
 		highest := 1.0
 		for _, x := range sets {

@@ -132,7 +132,7 @@ func (in *Input) Rule(j *job.Job) *adopt.Rule {
 	return in.match(j)
 }
 
-// standing is what is known of a job's application beside its profile.
+// standing is the standing of a job's application.
 func (in *Input) standing(j *job.Job) interference.Standing {
 	if in.Standing == nil {
 		return interference.Standing{}

@@ -220,7 +220,7 @@ func (s *shareSearch) wishes() []wish {
 	return out
 }
 
-// try finds shares for the newest group, or, with others, for all groups of this plan.
+// try finds shares for the newest group, or for all groups of this plan.
 func (s *shareSearch) try(want wish, others bool) ([]placement, bool) {
 	spare := make([]int, len(s.free))
 	jobs := slices.Clone(s.jobs)

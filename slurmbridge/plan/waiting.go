@@ -28,8 +28,8 @@ func (r *planRun) releaseForTurns() {
 	}
 	var free []int                    // GPUs that may be free at any moment and have no job yet
 	next := map[int]bool{}            // by GPU: its next job is known
-	seen := map[*rlcore.GPUSet]bool{} // sets whose GPUs are in next
-	none := map[*rlcore.GPUSet]bool{} // sets of which no GPU is in free
+	seen := map[*rlcore.GPUSet]bool{} // sets with their GPUs in next
+	none := map[*rlcore.GPUSet]bool{} // sets without a GPU in free
 	for g := range r.draft.state.GPUs {
 		unknown := func(x rlcore.Running) bool { return x.Profile == nil }
 		if r.draft.guard.FreeInS(g) <= turnSoonS || slices.ContainsFunc(r.draft.state.GPUs[g].Running, unknown) {
@@ -38,7 +38,7 @@ func (r *planRun) releaseForTurns() {
 	}
 	for i := range pending {
 		j := &pending[i]
-		if j.WholeGPUs() > 1 { // backfill starts others in front of it
+		if j.WholeGPUs() > 1 { // backfill starts other jobs in front of it
 			continue
 		}
 		atHead := false
@@ -329,7 +329,7 @@ func (r *planRun) hasPartner(j *rlcore.Job) bool {
 	return false
 }
 
-// waitsTooLong reports whether the bridge has delayed a job for as long as it may.
+// waitsTooLong reports whether the bridge has delayed a job up to the limit.
 func (r *planRun) waitsTooLong(j *rlcore.Job) bool {
 	most := r.draft.guard.DelayLimitS()
 	if r.in.Adopt != nil && r.view.adopted(j.ID) {

@@ -1,6 +1,6 @@
-// Package site is what a simulated site knows of its jobs: what was submitted, how long runs took, beside whom, and
-// what was predicted of them. What jobs really do is the simulator's to know, which this package can't import: all that
-// the simulator tells decisions of lengths and slowdowns goes through here.
+// Package site is a simulated site's knowledge of its jobs: submissions, past run times and co-runners, predictions.
+// What jobs really do is known to the simulator alone, which this package can't import: decisions get lengths and
+// slowdowns from here only.
 package site
 
 import (
