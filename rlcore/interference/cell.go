@@ -9,8 +9,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Cell sums up the lessons of one application beside the same co-runners on one model of card, for storage. A model that
-// learns the cell believes what it would believe after the single lessons, up to rounding.
+// Cell sums up the lessons of one application beside the same co-runners on one model of card, for storage. A model
+// that learns the cell believes what it would believe after the single lessons, up to rounding.
 type Cell struct {
 	Card    string            `json:"card"`
 	Sharing string            `json:"sharing,omitempty"` // see Lesson
