@@ -1,4 +1,5 @@
-// Package archive takes in nodes' records, answers nodes what a job was given, and keeps the database within its bounds.
+// Package archive takes in nodes' records, tells nodes the memory limits of jobs, and keeps the database within its
+// bounds.
 package archive
 
 import (

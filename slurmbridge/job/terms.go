@@ -160,8 +160,8 @@ func ParseAppName(s string) (AppName, error) {
 	return n, err
 }
 
-// AppNamed returns the application's name from the job's owner, else from the first of the site's patterns that matches;
-// "" = neither names it.
+// AppNamed returns the application's name from the job's owner, else from the first of the site's patterns that
+// matches; "" = neither names it.
 func AppNamed(j *Job, t *Terms, names []AppName) string {
 	if app := cmp.Or(t.App, j.Note.App); app != "" {
 		return app

@@ -83,8 +83,8 @@ type lease struct {
 	seen      bool // by a poll
 }
 
-// ErrMisread: Slurm reports a gate field with a value that the bridge didn't submit. Other jobs' fields may be misread,
-// too, so none is changed.
+// ErrMisread says that Slurm reports a gate field with a value that the bridge didn't submit. Other jobs' fields may be
+// misread, too, so none is changed.
 var ErrMisread = errors.New("is not understood, and no job is touched")
 
 // distrust explains why no gate is made for a while on this release of Slurm; nil = one is.
