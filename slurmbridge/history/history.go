@@ -385,8 +385,8 @@ func (h *History) Last(ctx context.Context, ref string, before int64) (*Run, err
 }
 
 // Store implements Runs. A run whose outcome is Learned becomes part of its application's profile; of another run only
-// the length does, where it is known. Store clears Learned if the run has nothing to learn from, for example because the
-// agent has missed too much of it.
+// the length does, where it is known. Store clears Learned if the run has nothing to learn from, for example because
+// the agent has missed too much of it.
 func (h *History) Store(ctx context.Context, r *Run, s *interference.Standing, before *Run) error {
 	return database.Tx(ctx, h.DB, func(tx *sql.Tx) error {
 		if before != nil {

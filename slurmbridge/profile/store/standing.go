@@ -11,8 +11,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 )
 
-// Stand stores the standing of a user's application after a run that ended at the given time, and adds the run's lessons
-// to their cells.
+// Stand stores the standing of a user's application after a run that ended at the given time, and adds the run's
+// lessons to their cells.
 func (s *Store) Stand(ctx context.Context, q database.Querier, of rlcore.Identity, at time.Time,
 	standing *interference.Standing, lessons []interference.Lesson,
 ) error {
