@@ -403,7 +403,7 @@ func (s *shared) printIgnored(e *job.Explanation) {
 }
 
 func (s *shared) printExplanation(ref string, e *job.Explanation) {
-	s.printf("job %s (%s ago): %s\n", ref, time.Since(e.At).Round(time.Second), e.Status)
+	s.printf("the last decision on job %s, %s ago: %s\n", ref, time.Since(e.At).Round(time.Second), e.Status)
 	switch {
 	case e.AskedMiB > 0:
 		s.printf("  it has no profile: it shares, held to the %.0f MiB that its owner says it needs\n", e.AskedMiB)
