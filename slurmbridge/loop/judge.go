@@ -377,7 +377,11 @@ func (b *Bridge) ended(ctx context.Context, snap *job.Snapshot, events []tracker
 			l.Ending.How = how
 		}
 		// How a job that is pending again ended nobody says: by scontrol requeue or preemption it was killed.
-		if !l.Requeued && !history.Killed(known[l.Ref].State) || !b.leftOthers(snap, l) {
+		end := known[l.Ref].End
+		if l.Requeued || end.IsZero() {
+			end = l.Ending.At
+		}
+		if !l.Requeued && !history.Killed(known[l.Ref].State) || !b.leftOthers(snap, l, end) {
 			continue
 		}
 		at := job.GPUAddr{Node: l.Ending.Node, GPU: l.Ending.GPUs[0]}
@@ -422,8 +426,9 @@ func (b *Bridge) mayBeLost(snap *job.Snapshot, e *tracker.Event) bool {
 	return !ran && !since.IsZero() && snap.At.Sub(since) < snap.Remembers-time.Second
 }
 
-// leftOthers reports whether a run is over that computed through an MPS server which others still use.
-func (b *Bridge) leftOthers(snap *job.Snapshot, l *tracker.Left) bool {
+// leftOthers reports whether a run that ended at the given time, in whole seconds, computed through an MPS server which
+// others still use: jobs that have started since have a server of their own.
+func (b *Bridge) leftOthers(snap *job.Snapshot, l *tracker.Left, end time.Time) bool {
 	node, gpus := l.Ending.Node, l.Ending.GPUs
 	at := slices.IndexFunc(snap.Nodes, func(n job.Node) bool { return n.Name == node })
 	if at < 0 || len(gpus) != 1 {
@@ -438,5 +443,5 @@ func (b *Bridge) leftOthers(snap *job.Snapshot, l *tracker.Left) bool {
 		return false
 	}
 	addr := job.GPUAddr{Node: node, GPU: gpus[0]}
-	return slices.ContainsFunc(snap.Jobs, func(j job.Job) bool { return j.MayBeOn(addr) })
+	return slices.ContainsFunc(snap.Jobs, func(j job.Job) bool { return j.MayBeOn(addr) && j.Start.Before(end) })
 }

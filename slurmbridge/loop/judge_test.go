@@ -416,6 +416,22 @@ func TestAnEndInTheFuture(t *testing.T) {
 	must.Equal(t, len(l.kept), 1, "runs judged")
 }
 
+// Whoever starts on a GPU after a job was killed there has an MPS server of its own, also where one poll shows both.
+func TestAJobThatStartsAfterAKilledOneIsNotBesideIt(t *testing.T) {
+	m, _, b, _ := learner(t, node("n1", 1, 8))
+	p := app("a", 60, 0.2, 1000)
+	killed := m.submit("ann", 2*time.Hour, p, true)
+	tick(t, b, m, 5*time.Second)
+	next := m.submit("ann", time.Hour, p, false)
+	tick(t, b, m, 5*time.Second)
+	must.Equal(t, []job.JobState{killed.State, next.State}, []job.JobState{job.Running, job.Pending}, "states")
+	killed.ended, killed.State, killed.over = true, "CANCELLED", m.now
+	m.advance(time.Second)
+	must.Equal(t, next.State, job.Running, "the next job")
+	tick(t, b, m, time.Second)
+	must.Equal(t, len(b.Status().Faulted), 0, "GPUs that no job joins")
+}
+
 // A job that Slurm has killed while it computed may have broken its MPS server: nobody joins those that it has left
 // there.
 func TestNobodyJoinsWhereAJobWasKilled(t *testing.T) {
