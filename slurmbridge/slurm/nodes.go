@@ -88,7 +88,7 @@ func (c *Client) Bounds(ctx context.Context) (*job.Bounds, error) {
 }
 
 // partitionsEvery is how long the partitions' settings stay cached for polls.
-const partitionsEvery = 5 * time.Minute
+const partitionsEvery = time.Minute
 
 // limitsWithin is the timeout for reading accounting's settings. A poll waits for them.
 const limitsWithin = 5 * time.Second
