@@ -53,12 +53,12 @@ type rule struct {
 	sentence string
 }
 
-const divided = "users.md: jobs that start together divide the cores and the memory that a partition gives a job of " +
-	"one GPU by default"
-
-const allBound = "sbatch(1): with --gres-flags=enforce-binding a job has CPUs that are bound to its GPU"
-
 const onOneNode = "users.md: a job that shares is on one node, with --spread-job as well"
+
+// covers reports whether the rule is of differences like d: one of sizes is of what steps see of them, too.
+func (r *rule) covers(d *difference) bool {
+	return r.kind == d.Kind || r.kind == kindSize && d.Kind == kindEnv && amounts.MatchString(afterSteps(d.Text))
+}
 
 var rules = []rule{
 	{
@@ -87,9 +87,7 @@ var rules = []rule{
 		"users.md: SLURM_GPUS_PER_NODE is empty; on plain Slurm srun --gres=none fails beside it",
 	},
 	{
-		kindStep, func(c *Case, j *Job, _ string) bool {
-			return c.Instances != nil && j.sharer() && j.Client == "salloc"
-		},
+		kindStep, func(c *Case, j *Job, _ string) bool { return c.Instances != nil && j.sharer() && j.Client == "salloc" },
 		"users.md: in a session on MIG instances srun needs --gres=shard:1",
 	},
 	{
@@ -114,10 +112,10 @@ var rules = []rule{
 		kindLate, func(c *Case, j *Job, _ string) bool { return c.preemptsByQOS() && j.value("--qos") != "high" },
 		"job_scheduler.c: a job that may preempt another one is sorted before it, in no strict order with those between them",
 	},
-	{kindSize, func(_ *Case, j *Job, _ string) bool { return j.bindsCores() }, allBound},
-	{kindEnv, func(_ *Case, j *Job, text string) bool {
-		return j.bindsCores() && amounts.MatchString(afterSteps(text))
-	}, allBound},
+	{
+		kindSize, func(_ *Case, j *Job, _ string) bool { return j.bindsCores() },
+		"sbatch(1): with --gres-flags=enforce-binding a job has CPUs that are bound to its GPU",
+	},
 	{kindSize, func(_ *Case, j *Job, _ string) bool { return j.sharer() && j.has("--spread-job") }, onOneNode},
 	{kindEnv, func(_ *Case, j *Job, _ string) bool { return j.sharer() && j.has("--spread-job") }, onOneNode},
 	{
@@ -130,13 +128,7 @@ var rules = []rule{
 	},
 	{
 		kindSize, func(c *Case, j *Job, _ string) bool { return j.sharer() && c.dividesDefaults() },
-		divided,
-	},
-	{
-		kindEnv, func(c *Case, j *Job, text string) bool {
-			return j.sharer() && c.dividesDefaults() && amounts.MatchString(afterSteps(text))
-		},
-		divided,
+		"users.md: jobs that start together divide the cores and memory that a partition gives a job of one GPU by default",
 	},
 }
 
@@ -233,7 +225,7 @@ func judge(c *Case, plain, bridge *result) []difference {
 	for i := range v.out {
 		d := &v.out[i]
 		for _, r := range rules {
-			if j := c.find(d.Job); r.kind == d.Kind && j != nil && r.is(c, j, d.Text) {
+			if j := c.find(d.Job); r.covers(d) && j != nil && r.is(c, j, d.Text) {
 				d.Stated = r.sentence
 			}
 		}
