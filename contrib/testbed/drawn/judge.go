@@ -104,7 +104,7 @@ var rules = []rule{
 	},
 	{
 		kindLate, func(c *Case, _ *Job, text string) bool {
-			return c.partlyShared() && strings.HasSuffix(text, wholeWaited)
+			return c.apartGPUs() && slices.Contains(c.Settings, "sharers_only: []") && strings.HasSuffix(text, wholeWaited)
 		},
 		"admins.md: where a GPU of a node has no shares, Slurm 26.05.5 keeps jobs waiting for sharers there",
 	},
@@ -119,7 +119,10 @@ var rules = []rule{
 	{kindSize, func(_ *Case, j *Job, _ string) bool { return j.sharer() && j.has("--spread-job") }, onOneNode},
 	{kindEnv, func(_ *Case, j *Job, _ string) bool { return j.sharer() && j.has("--spread-job") }, onOneNode},
 	{
-		kindEnv, func(c *Case, _ *Job, text string) bool { return c.bound() && amounts.MatchString(afterSteps(text)) },
+		kindEnv, func(c *Case, _ *Job, text string) bool {
+			bound := slices.ContainsFunc(c.Nodes, func(n Node) bool { return n.Cores }) // to cores
+			return bound && amounts.MatchString(afterSteps(text))
+		},
 		"admins.md: a step gets those of its job's cores that its GPU is bound to",
 	},
 	{
@@ -146,18 +149,8 @@ func (c *Case) dividesDefaults() bool {
 	return slices.ContainsFunc(c.Conf, func(l string) bool { return strings.Contains(l, "PerGPU=") })
 }
 
-// bound reports whether GPUs are bound to cores.
-func (c *Case) bound() bool {
-	return slices.ContainsFunc(c.Nodes, func(n Node) bool { return n.Cores })
-}
-
 // mixed reports whether a site shares where whole GPUs are handed out, on a release that mistakes GPUs in use.
 func (c *Case) mixed() bool { return slices.Contains(c.Settings, "mixed_partitions: share") }
-
-// partlyShared reports whether whole GPUs are handed out on nodes where some GPUs have shares, and others none.
-func (c *Case) partlyShared() bool {
-	return c.apartGPUs() && slices.Contains(c.Settings, "sharers_only: []")
-}
 
 // apartGPUs reports whether nodes have GPUs without shares. Which of them they are Slurm before 23.02 doesn't say.
 func (c *Case) apartGPUs() bool {
