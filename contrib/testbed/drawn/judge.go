@@ -113,16 +113,13 @@ var rules = []rule{
 		"job_scheduler.c: a job that may preempt another one is sorted before it, in no strict order with those between them",
 	},
 	{
-		kindSize, func(_ *Case, j *Job, _ string) bool { return j.bindsCores() },
+		kindSize, func(_ *Case, j *Job, _ string) bool { return j.value("--gres-flags") == "enforce-binding" },
 		"sbatch(1): with --gres-flags=enforce-binding a job has CPUs that are bound to its GPU",
 	},
 	{kindSize, func(_ *Case, j *Job, _ string) bool { return j.sharer() && j.has("--spread-job") }, onOneNode},
 	{kindEnv, func(_ *Case, j *Job, _ string) bool { return j.sharer() && j.has("--spread-job") }, onOneNode},
 	{
-		kindEnv, func(c *Case, _ *Job, text string) bool {
-			bound := slices.ContainsFunc(c.Nodes, func(n Node) bool { return n.Cores }) // to cores
-			return bound && amounts.MatchString(afterSteps(text))
-		},
+		kindEnv, func(c *Case, _ *Job, text string) bool { return c.bound() && amounts.MatchString(afterSteps(text)) },
 		"admins.md: a step gets those of its job's cores that its GPU is bound to",
 	},
 	{
@@ -147,6 +144,11 @@ var emptied = regexp.MustCompile(`^((, )?SLURM_((GPUS|GRES)[A-Z_]*=|GRES=(mps|sh
 // dividesDefaults reports whether a partition gives cores or memory for a GPU.
 func (c *Case) dividesDefaults() bool {
 	return slices.ContainsFunc(c.Conf, func(l string) bool { return strings.Contains(l, "PerGPU=") })
+}
+
+// bound reports whether GPUs are bound to cores.
+func (c *Case) bound() bool {
+	return slices.ContainsFunc(c.Nodes, func(n Node) bool { return n.Cores })
 }
 
 // mixed reports whether a site shares where whole GPUs are handed out, on a release that mistakes GPUs in use.
@@ -174,9 +176,6 @@ func (c *Case) preempts() bool {
 
 // preemptsByQOS reports whether jobs of one QOS preempt those of another.
 func (c *Case) preemptsByQOS() bool { return slices.Contains(c.Conf, "PreemptType=preempt/qos") }
-
-// bindsCores reports whether a job has only cores that are bound to its GPU.
-func (j *Job) bindsCores() bool { return j.value("--gres-flags") == "enforce-binding" }
 
 // afterSteps is a text about the environment without the steps that it is of.
 func afterSteps(text string) string {
