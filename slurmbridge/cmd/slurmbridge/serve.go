@@ -86,7 +86,7 @@ Exit status: 0 all is right, 2 there are mistakes.`,
 func policyList() string {
 	var b strings.Builder
 	for _, p := range policy.Live() {
-		fmt.Fprintf(&b, "  %-10s %s\n", p.Name, p.About)
+		fmt.Fprintf(&b, "  %-12s %s\n", p.Name, p.About)
 	}
 	return b.String()
 }
