@@ -145,24 +145,42 @@ func TestPagesNameCommands(t *testing.T) {
 	for _, page := range pages {
 		text := string(must.Get(os.ReadFile(page))(t))
 		for _, m := range named.FindAllStringSubmatch(text, -1) {
-			said := m[1] + m[2]
-			words := strings.Fields(said)
-			c, _, err := newRoot(io.Discard, io.Discard).Find(words)
-			if err != nil || c.Parent() == nil || len(c.Commands()) > 0 {
-				t.Errorf("%s: there is no command slurmbridge %s: %v", page, said, err)
-				continue
-			}
-			for _, w := range words {
-				if name, is := strings.CutPrefix(w, "--"); is && c.Flags().Lookup(name) == nil {
-					t.Errorf("%s: slurmbridge %s: there is no flag %s", page, said, w)
-				}
-			}
+			isCommand(t, page, strings.Fields(m[1]+m[2]))
 			n++
 		}
 	}
 	if n < 20 {
 		t.Errorf("only %d commands were found", n)
 	}
+}
+
+// isCommand fails a test unless the words that a page names are a command of slurmbridge's with flags of its own.
+func isCommand(t *testing.T, page string, words []string) {
+	t.Helper()
+	c, _, err := newRoot(io.Discard, io.Discard).Find(words)
+	if err != nil || c.Parent() == nil || len(c.Commands()) > 0 {
+		t.Errorf("%s: there is no command slurmbridge %s: %v", page, words, err)
+		return
+	}
+	for _, w := range words {
+		if name, is := strings.CutPrefix(w, "--"); is && c.Flags().Lookup(name) == nil {
+			t.Errorf("%s: slurmbridge %s: there is no flag %s", page, words, w)
+		}
+	}
+}
+
+// The script that compares the model with other learners calls a command that is there.
+func TestScriptOfLearnersCallsACommand(t *testing.T) {
+	const script = "../../lab/learners/compare.py"
+	call := regexp.MustCompile(`(?s)\[lab, (.*?)\]\n`).FindSubmatch(must.Get(os.ReadFile(script))(t))
+	if call == nil {
+		t.Fatalf("%s calls nothing", script)
+	}
+	var words []string
+	for _, m := range regexp.MustCompile(`"([a-z-]+)"`).FindAllSubmatch(call[1], -1) {
+		words = append(words, string(m[1]))
+	}
+	isCommand(t, script, words)
 }
 
 func TestManualOfTheCommands(t *testing.T) {

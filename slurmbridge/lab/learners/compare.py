@@ -59,7 +59,7 @@ def figures(profiles, pairs):
 
 
 def model(lab, args, pairs, seen, rest):
-    """Returns the report of `interference score` on rest, having seen the others."""
+    """Returns the report of `slurmbridge lab interference` on rest, having seen the others."""
     with tempfile.TemporaryDirectory() as folder:
         def write(name, rows):
             with open(f"{folder}/{name}", "w", newline="") as f:
@@ -67,7 +67,7 @@ def model(lab, args, pairs, seen, rest):
                 w.writerow(["victim", "aggressor", "slowdown"])
                 w.writerows([pairs[i]["victim"], pairs[i]["aggressor"], pairs[i]["slowdown"]] for i in rows)
             return f"{folder}/{name}"
-        command = [lab, "interference", "score", "--json", "--law", args.law,
+        command = [lab, "lab", "interference", "--json", "--law", args.law,
                    "--profiles", args.profiles, "--pairs", write("rest.csv", rest)]
         if len(seen):
             command += ["--observed", write("seen.csv", seen)]
