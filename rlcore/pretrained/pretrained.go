@@ -2,7 +2,7 @@
 //
 // That for the turnaround was made by
 //
-//	slurmbridge train --rounds 80 --seed 1
+//	slurmbridge lab train --rounds 80 --seed 1
 //
 // of revision 123da82 on sites drawn at random, whose lengths were known within 30 %. On today's sites, where runs
 // differ and lengths are foretold, no round of the same command is better than srpt, which it begins as. Of the worlds
@@ -10,7 +10,7 @@
 //
 // That for the makespan was made by
 //
-//	slurmbridge train --objective makespan --rounds 3000 --hidden 64 --seed 4
+//	slurmbridge lab train --objective makespan --rounds 3000 --hidden 64 --seed 4
 //
 // of revision b179392 (the guard has changed since, and with it what the same command makes), and
 // chosen from five such networks by 40 job sets of each of the thesis's workloads. On 100 more of
