@@ -51,8 +51,8 @@ func TestScripts(t *testing.T) {
 			in := func(name string) string { return env.WorkDir + "/" + name }
 			for name, value := range map[string]string{
 				"BIN": in("bin"), "SLURMBRIDGE_BIN_DIR": in("bin"), "SLURMBRIDGE_DATABASE": in("db"),
-				"SLURMBRIDGE_GATE_FILE": in("gate"), "SLURMBRIDGE_WAKE_FILE": in("wake"),
-				"SLURMBRIDGE_LISTEN": l.Addr().String(),
+				"SLURMBRIDGE_RUN_DIR": env.WorkDir,
+				"SLURMBRIDGE_LISTEN":  l.Addr().String(),
 			} {
 				env.Setenv(name, value)
 			}
