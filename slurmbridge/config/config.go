@@ -1,6 +1,6 @@
-// Package config reads the bridge's settings: a YAML file, then SLURMBRIDGE_*
-// variables, then a command's flags of the same names, each overruling the one before. etc/slurmbridge.yaml
-// documents every setting and its default, and the tags of Config check the values.
+// Package config reads the bridge's settings: a YAML file, then SLURMBRIDGE_* variables, then a command's flags of the
+// same names, each overruling the one before. etc/slurmbridge.yaml documents every setting and its default, and the
+// tags of Config check the values.
 package config
 
 import (
@@ -202,7 +202,7 @@ func usable(file string) (string, error) {
 // GateFile is where job_submit.lua reads which job is the gate.
 func (c *Config) GateFile() string { return filepath.Join(c.RunDir, "gate") }
 
-// WakeFile is what job_submit.lua and EpilogSlurmctld append to, to make the bridge poll.
+// WakeFile is where job_submit.lua and EpilogSlurmctld write a line to make the bridge poll.
 func (c *Config) WakeFile() string { return filepath.Join(c.RunDir, "wake") }
 
 // agree checks what one setting alone can't show.
