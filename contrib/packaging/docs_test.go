@@ -18,8 +18,8 @@ import (
 
 const root = "../.."
 
-// TestManualOfUsersAndSettings writes the manual pages that no command's help is: for users, and of settings, which have all that their
-// sources say.
+// TestManualOfUsersAndSettings writes the manual pages that no command's help is: for users, and of settings, which
+// have all that their sources say.
 func TestManualOfUsersAndSettings(t *testing.T) {
 	pages := map[string]string{}
 	page := func(name, section, short, source, also string, body func(text string) (string, error)) {
