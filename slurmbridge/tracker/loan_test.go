@@ -1,6 +1,7 @@
 package tracker_test
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -11,6 +12,16 @@ import (
 )
 
 const m = time.Minute
+
+// The end of a queue of jobs without a limit may be thousands of years off. Rows and status hold it as JSON, whose years
+// end with 9999: such a time isn't known.
+func TestTimesThatJSONHasNoYearFor(t *testing.T) {
+	for s, known := range map[float64]bool{-1: false, 0: false, 1e9: true, 4e9: true, 3e11: false, 1e300: false} {
+		at := tracker.Time(s)
+		must.Equal(t, at.IsZero(), !known, "%g s: unknown", s)
+		must.Get(json.Marshal(at))(t)
+	}
+}
 
 // at is a poll, after the given time, of one job that began at 0.
 func at(after time.Duration, state job.JobState, limit time.Duration) *job.Snapshot {

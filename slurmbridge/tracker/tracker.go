@@ -6,7 +6,6 @@ package tracker
 import (
 	"cmp"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -241,9 +240,13 @@ func (t *Tracker) doneS(ref string) float64 {
 // Seconds is a time on State.NowS's clock, and Time the way back; a time that is never is zero.
 func Seconds(at time.Time) float64 { return float64(at.UnixMilli()) / 1000 }
 
+// lastS is the last time of State.NowS's clock that counts, in the year 5138: JSON has no year after 9999, and the end
+// of a long queue of jobs without a limit may be that far off.
+const lastS = 1e11
+
 // Time is a time of State.NowS's clock; zero = never, or nothing is known.
 func Time(s float64) time.Time {
-	if s <= 0 || s > math.MaxInt32*1e3 {
+	if s <= 0 || s > lastS {
 		return time.Time{}
 	}
 	return time.UnixMilli(int64(s * 1000))
