@@ -131,7 +131,7 @@ type tracked struct {
 	apart bool
 }
 
-// runs reports whether the job hasn't ended as far as is known.
+// runs reports whether no end of the job is known.
 func (t *tracked) runs() bool { return t.job.End.IsZero() }
 
 func (t *tracked) has(gpu int) bool { return slices.Contains(t.gpus, gpu) }

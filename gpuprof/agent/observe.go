@@ -29,7 +29,7 @@ type observed struct {
 	reading gpuprof.Reading
 	gpm     bool            // core use comes from performance monitoring
 	lied    gpuprof.Figures // figures with an impossible value
-	// own holds each job's figures if processes tell the jobs apart; told lists these figures.
+	// own holds the figures of each job that its processes show, told names these figures.
 	own  map[int64]gpuprof.Reading
 	told gpuprof.Figures
 	// judging: it is undecided whether the driver's samples of processes are the clients' own, so the jobs' core use is

@@ -151,8 +151,8 @@ func ParseOptOut(text string) (users, accounts []string) {
 // Chosen reports whether a user is among the Percent.
 func (p *Policy) Chosen(uid uint32) bool { return bucket(uid) < p.Percent }
 
-// bucket is a number from 0 to 99 by the user's number, whose neighbours have others (99991 is prime). The script
-// computes the same.
+// bucket hashes a user's number to 0 to 99, and neighbouring numbers to different buckets (99991 is prime).
+// job_submit.lua has this function, too.
 func bucket(uid uint32) int {
 	h := uint64(5381)
 	for _, c := range []byte(strconv.FormatUint(uint64(uid), 10)) {

@@ -15,8 +15,8 @@ const (
 	mostOfOneAt = 64 // ends remembered by rule and account
 )
 
-// Bars reports whether an application isn't to be adopted now, a job of which was slower at the given time; zero = none
-// was.
+// Bars reports whether an application is barred from adoption now. slower is when one of its jobs was slower than the
+// contract, zero = never.
 func Bars(slower, now time.Time) bool { return !slower.IsZero() && now.Sub(slower) < BannedFor }
 
 // Stops says which rules are stopped, and which jobs count toward that. The zero value stops none.

@@ -1,5 +1,5 @@
-// Package archive takes in nodes' records, tells nodes the memory limits of jobs, and keeps the database within its
-// bounds.
+// Package archive stores nodes' records, looks up the memory limits of jobs for nodes, and keeps the database within
+// its bounds.
 package archive
 
 import (
@@ -24,14 +24,14 @@ type Archive struct {
 	Store   *store.Store
 	Journal *journal.Journal
 	Runs    *history.History
-	// TaskName asks Slurm for the name ("120_4") of the job that has a number now; nil = nobody is asked.
+	// TaskName returns Slurm's name ("120_4") of a job by its number; nil = only the database is used.
 	TaskName func(ctx context.Context, id int64) (string, error)
 }
 
-// Keep completes a record by what the controller knows of its job, and stores it. The record's times stay in its node's
-// clock, which is behind the controller's by the given time: they identify the record, and a group's members share that
-// clock. isNew is false for a record that is stored already. skew is the time between the first and the last start in
-// the job's group, negative where it isn't known.
+// Keep adds the array's task, the application and its parameters to a record, and stores it. The record's times stay in
+// its node's clock, which is behind the controller's by the given time: they identify the record, and a group's members
+// share that clock. isNew is false for a record that is stored already. skew is the time between the first and the last
+// start in the job's group, negative where it isn't known.
 func (a *Archive) Keep(ctx context.Context, r *gpuprof.Record, behind time.Duration) (
 	isNew bool, skew time.Duration, err error,
 ) {

@@ -118,7 +118,7 @@ func (r *Run) Teach(s *interference.Standing) {
 	}
 }
 
-// Excuse notes that the run failed alone, too, when it was repeated: what it blamed on others is taken back.
+// Excuse notes that the run's repetition failed alone, too, and removes its blame from the applications beside it.
 func (r *Run) Excuse(s *interference.Standing) {
 	r.Outcome.Excused = true
 	for _, other := range r.Outcome.Blamed {

@@ -114,7 +114,7 @@ type Job struct {
 // Exclusive says whose jobs a job keeps off its nodes.
 type Exclusive string
 
-// WholeNodes keeps all other jobs off, OneUser those of other users; Slurm has further words. "" = nobody.
+// WholeNodes keeps all other jobs off, OneUser the jobs of other users. Slurm has further words. "" = no job.
 const (
 	WholeNodes Exclusive = "NODE"
 	OneUser    Exclusive = "USER"

@@ -40,7 +40,7 @@ type identifier struct {
 	profiles map[application]*rlcore.Profile
 	// foretold holds the profile that a run is expected to have, by its application's profile and its time limit.
 	foretold map[foretold]*rlcore.Profile
-	// asked holds the profile of a job whose owner says what memory it needs. Jobs with equal keys share a profile.
+	// asked holds assumed profiles by the memory that owners say a job needs. Jobs with equal keys share a profile.
 	asked map[asked]*rlcore.Profile
 }
 
@@ -57,7 +57,7 @@ type foretold struct {
 	limit time.Duration
 }
 
-// asked is the key of an assumed profile: what the owner of a job says whose application has none.
+// asked is the key of an assumed profile: an application without its own, and the memory and limit of the job.
 type asked struct {
 	user, key      string
 	limitS, memMiB float64
