@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -231,18 +232,30 @@ func Each(ctx context.Context, q Querier, row func(*sql.Rows) error, query strin
 	return rows.Err()
 }
 
+// errDamagedRow is JSON in a row that can't be read.
+var errDamagedRow = errors.New("the row is damaged")
+
+// said holds the damaged rows that were logged: the daemon reads most rows at each poll.
+var said sync.Map
+
 // Rows are the rows of a query's result, as they are read; columns says where one row's columns go. An error is the
-// last.
+// last. A damaged row is logged once and left out, so that it costs no more than itself; it stays in the file.
 func Rows[T any](ctx context.Context, q Querier, columns func(*T) []any, query string, args ...any) iter.Seq2[T,
 	error] {
 	return func(yield func(T, error) bool) {
 		errEnough := errors.New("enough")
 		err := Each(ctx, q, func(rows *sql.Rows) error {
 			var one T
-			if err := rows.Scan(columns(&one)...); err != nil {
+			err := rows.Scan(columns(&one)...)
+			switch {
+			case errors.Is(err, errDamagedRow):
+				if _, known := said.LoadOrStore(err.Error()+query, true); !known {
+					slog.Error("database: a row is left out", "err", err, "query", query)
+				}
+				return nil
+			case err != nil:
 				return err
-			}
-			if !yield(one, nil) {
+			case !yield(one, nil):
 				return errEnough
 			}
 			return nil
@@ -253,8 +266,8 @@ func Rows[T any](ctx context.Context, q Querier, columns func(*T) []any, query s
 	}
 }
 
-// List is Rows as a list, never nil.
-func List[T any](ctx context.Context, q Querier, columns func(*T) []any, query string, args ...any) ([]T, error) {
+// Intact returns the rows of a query's result that can be read, never nil: see Rows.
+func Intact[T any](ctx context.Context, q Querier, columns func(*T) []any, query string, args ...any) ([]T, error) {
 	out := []T{}
 	for one, err := range Rows(ctx, q, columns, query, args...) {
 		if err != nil {
@@ -263,6 +276,20 @@ func List[T any](ctx context.Context, q Querier, columns func(*T) []any, query s
 		out = append(out, one)
 	}
 	return out, nil
+}
+
+// List returns all rows of a query's result, never nil. A damaged row is an error.
+func List[T any](ctx context.Context, q Querier, columns func(*T) []any, query string, args ...any) ([]T, error) {
+	out := []T{}
+	err := Each(ctx, q, func(rows *sql.Rows) error {
+		var one T
+		err := rows.Scan(columns(&one)...)
+		if err == nil {
+			out = append(out, one)
+		}
+		return err
+	}, query, args...)
+	return out, err
 }
 
 // Tx runs f in a transaction and commits it, unless f fails.
@@ -300,9 +327,12 @@ func JSON(v any) Column {
 				return nil
 			}
 			if !ok {
-				return fmt.Errorf("JSON in a column of %T", src)
+				return fmt.Errorf("%w: JSON in a column of %T", errDamagedRow, src)
 			}
-			return json.Unmarshal([]byte(text), v)
+			if err := json.Unmarshal([]byte(text), v); err != nil {
+				return fmt.Errorf("%w: %w", errDamagedRow, err)
+			}
+			return nil
 		},
 		value: func() (driver.Value, error) {
 			text, err := json.Marshal(v)

@@ -173,3 +173,23 @@ func TestDamagedFilesAreSetAside(t *testing.T) {
 		t.Error("a folder that isn't there: no error")
 	}
 }
+
+// Where a row's JSON can't be read, Intact and Rows leave the row out and say so once; List, which restores jobs, fails.
+func TestADamagedRow(t *testing.T) {
+	db := must.Get(Open(t.Context(), written(t)))(t)
+	defer db.Close()
+	var log bytes.Buffer
+	before := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(before) })
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	const query = `SELECT body FROM bridge_groups`
+	columns := func(body *map[string]any) []any { return []any{JSON(body)} }
+	must.Get(db.Exec(`UPDATE bridge_groups SET body = '{"id": ' WHERE id = 7`))(t)
+	for range 2 {
+		must.Equal(t, len(must.Get(Intact(t.Context(), db, columns, query))(t)), 29, "rows")
+	}
+	must.Equal(t, strings.Count(log.String(), "a row is left out"), 1, log.String())
+	if _, err := List(t.Context(), db, columns, query); !errors.Is(err, errDamagedRow) {
+		t.Errorf("List: %v", err)
+	}
+}

@@ -71,7 +71,7 @@ func (r *Run) columns() []any { return []any{&r.row, &r.used, database.JSON(r)} 
 
 // list reads runs; where follows FROM.
 func list(ctx context.Context, q database.Querier, where string, args ...any) ([]Run, error) {
-	out, err := database.List(ctx, q, (*Run).columns, `SELECT `+columns+` FROM `+where, args...)
+	out, err := database.Intact(ctx, q, (*Run).columns, `SELECT `+columns+` FROM `+where, args...)
 	return out, database.Wrap(err, "read runs")
 }
 
@@ -224,7 +224,7 @@ func (h *History) fit(ctx context.Context, tx *sql.Tx, rec *Record, known lookup
 
 // recordsOf reads records.
 func recordsOf(ctx context.Context, q database.Querier, where string, args ...any) ([]Record, error) {
-	all, err := database.List(ctx, q, func(r *Record) []any { return []any{&r.ID, &r.App, database.JSON(&r.Record)} },
+	all, err := database.Intact(ctx, q, func(r *Record) []any { return []any{&r.ID, &r.App, database.JSON(&r.Record)} },
 		`SELECT id, app, body FROM record WHERE `+where, args...)
 	return all, database.Wrap(err, "read records")
 }

@@ -58,20 +58,21 @@ func (s *Store) Relative(ctx context.Context, user, app, card string) (*rlcore.P
 	if a.Family == "" {
 		return nil, fmt.Errorf("%w of %s", ErrNotFound, app)
 	}
-	var known []relative.Known
-	err = database.Each(ctx, s.db, func(rows *sql.Rows) error {
-		k := relative.Known{Profile: new(rlcore.Profile)}
-		var sizes []appid.Size
-		if err := rows.Scan(database.JSON(&sizes), database.JSON(k.Profile)); err != nil {
-			return err
-		}
-		k.Sizes = values(sizes)
-		known = append(known, k)
-		return nil
-	}, `SELECT f.sizes, p.body FROM applications f JOIN profiles p ON p.app = f.app AND p.user = f.user
-		WHERE f.family = ? AND f.user IN (?, '') AND (? = '' OR p.card IN (?, '')) ORDER BY p.updated DESC LIMIT ?`, a.Family, user, card, card, maxKin)
+	type relation struct {
+		sizes   []appid.Size
+		profile rlcore.Profile
+	}
+	columns := func(r *relation) []any { return []any{database.JSON(&r.sizes), database.JSON(&r.profile)} }
+	relatives, err := database.Intact(ctx, s.db, columns, `SELECT f.sizes, p.body FROM applications f
+		JOIN profiles p ON p.app = f.app AND p.user = f.user
+		WHERE f.family = ? AND f.user IN (?, '') AND (? = '' OR p.card IN (?, ''))
+		ORDER BY p.updated DESC LIMIT ?`, a.Family, user, card, card, maxKin)
 	if err != nil {
 		return nil, fmt.Errorf("find relatives of %s: %w", app, err)
+	}
+	var known []relative.Known
+	for i := range relatives {
+		known = append(known, relative.Known{Sizes: values(relatives[i].sizes), Profile: &relatives[i].profile})
 	}
 	p, err := relative.Of(app, values(a.Sizes), known)
 	if err != nil {

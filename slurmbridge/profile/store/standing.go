@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -25,19 +23,20 @@ func (s *Store) Stand(ctx context.Context, q database.Querier, of rlcore.Identit
 	return database.Wrap(err, "write standing of %s", of.App)
 }
 
+func cellColumns(c *interference.Cell) []any { return []any{database.JSON(c)} }
+
 func addLesson(ctx context.Context, q database.Querier, at time.Time, l *interference.Lesson) error {
 	one, ok := l.Cell()
 	if !ok {
 		return nil
 	}
-	var all interference.Cell
-	err := q.QueryRowContext(ctx, `SELECT body FROM cells WHERE key = ?`, one.Key()).Scan(database.JSON(&all))
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		all = one
-	case err != nil:
+	before, err := database.Intact(ctx, q, cellColumns, `SELECT body FROM cells WHERE key = ?`, one.Key())
+	if err != nil {
 		return err
-	default:
+	}
+	all := one
+	if len(before) > 0 {
+		all = before[0]
 		all.Add(&one)
 	}
 	_, err = q.ExecContext(ctx, `INSERT INTO cells (key, seen, body) VALUES (?, ?, ?)
@@ -53,14 +52,14 @@ func (s *Store) Recall(ctx context.Context, m *interference.Model, since time.Ti
 		of rlcore.Identity
 		interference.Standing
 	}
-	standings, err := database.List(ctx, s.db, func(k *known) []any {
+	standings, err := database.Intact(ctx, s.db, func(k *known) []any {
 		return []any{&k.of.Owner, &k.of.App, database.JSON(&k.Standing)}
 	}, `SELECT user, app, standing FROM applications WHERE standing NOT NULL AND seen >= ? ORDER BY seen`, since.UnixNano())
 	if err != nil {
 		return database.Wrap(err, "read standings")
 	}
-	cells, err := database.List(ctx, s.db, func(c *interference.Cell) []any { return []any{database.JSON(c)} },
-		`SELECT body FROM cells WHERE seen >= ? ORDER BY id`, since.UnixNano())
+	cells, err := database.Intact(ctx, s.db, cellColumns, `SELECT body FROM cells WHERE seen >= ? ORDER BY id`,
+		since.UnixNano())
 	if err != nil {
 		return database.Wrap(err, "read cells")
 	}

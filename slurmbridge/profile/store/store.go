@@ -112,13 +112,12 @@ func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (i
 
 // own returns a user's own profiles of an application, by card; user "" = the site's.
 func own(ctx context.Context, q database.Querier, user, app string) (map[string]*rlcore.Profile, error) {
+	all, err := database.Intact(ctx, q, func(p *rlcore.Profile) []any { return []any{&p.Card, database.JSON(p)} },
+		`SELECT card, body FROM profiles WHERE user = ? AND app = ?`, user, app)
 	out := map[string]*rlcore.Profile{}
-	err := database.Each(ctx, q, func(rows *sql.Rows) error {
-		p := new(rlcore.Profile)
-		err := rows.Scan(&p.Card, database.JSON(p))
-		out[p.Card] = p
-		return err
-	}, `SELECT card, body FROM profiles WHERE user = ? AND app = ?`, user, app)
+	for i := range all {
+		out[all[i].Card] = &all[i]
+	}
 	return out, database.Wrap(err, "read profile of %s", app)
 }
 
@@ -177,17 +176,21 @@ type Entry struct {
 func (s *Store) List(ctx context.Context) ([]Entry, error) { return s.list(ctx, `true`) }
 
 func (s *Store) list(ctx context.Context, where string, args ...any) ([]Entry, error) {
+	type row struct {
+		Entry
+		updated int64
+	}
+	columns := func(r *row) []any {
+		r.Profile = new(rlcore.Profile)
+		return []any{&r.User, &r.updated, database.JSON(r.Profile)}
+	}
+	rows, err := database.Intact(ctx, s.db, columns,
+		`SELECT user, updated, body FROM profiles WHERE `+where+` ORDER BY app, user, card`, args...)
 	out := []Entry{}
-	err := database.Each(ctx, s.db, func(rows *sql.Rows) error {
-		e := Entry{Profile: new(rlcore.Profile)}
-		var at int64
-		if err := rows.Scan(&e.User, &at, database.JSON(e.Profile)); err != nil {
-			return err
-		}
-		e.Updated = time.Unix(0, at)
-		out = append(out, e)
-		return nil
-	}, `SELECT user, updated, body FROM profiles WHERE `+where+` ORDER BY app, user, card`, args...)
+	for _, r := range rows {
+		r.Updated = time.Unix(0, r.updated)
+		out = append(out, r.Entry)
+	}
 	return out, database.Wrap(err, "list profiles")
 }
 

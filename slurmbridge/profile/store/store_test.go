@@ -14,6 +14,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
@@ -99,6 +101,32 @@ func TestProfilesOfRunsThatWereCutShort(t *testing.T) {
 	learn(4, 300, false)
 	learn(5, 900, true)
 	must.Equal(t, [2]float64{known().DurationS, float64(known().Runs)}, [2]float64{300, 1}, "one that has ended")
+}
+
+// A damaged row costs what it held: the other profiles, relatives and standings are read, and the run that ends next
+// takes its place.
+func TestADamagedRowHidesNoOther(t *testing.T) {
+	ctx := t.Context()
+	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
+	learn := func(id int64, app string, size float64) {
+		must.OK(t, s.SetFamily(ctx, "ann", appid.App{Key: app, Family: "md", Sizes: []appid.Size{{Name: "n", Value: size}}}))
+		must.Get(s.Learn(ctx, s.DB(), app, record(id, "ann", 100*size), 0, false))(t)
+		must.OK(t, s.Stand(ctx, s.DB(), rlcore.Identity{Owner: "ann", App: app}, time.Now(), &interference.Standing{}, nil))
+	}
+	learn(1, "md1", 1)
+	learn(2, "md2", 2)
+	learn(3, "md4", 4)
+	must.Get(s.DB().Exec(`UPDATE profiles SET body = '{"app": "md' WHERE app = 'md4'`))(t)
+	must.Get(s.DB().Exec(`UPDATE applications SET standing = '[]' WHERE app = 'md4'`))(t)
+	must.Equal(t, len(must.Get(s.List(ctx))(t)), 2, "profiles")
+	must.OK(t, s.Recall(ctx, interference.New(&contention.MPS), time.Time{}))
+	must.OK(t, s.SetFamily(ctx, "ann", appid.App{Key: "md3", Family: "md", Sizes: []appid.Size{{Name: "n", Value: 3}}}))
+	must.Get(s.Relative(ctx, "ann", "md3", ""))(t)
+	if _, err := s.Lookup(ctx, "ann", "md4", ""); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the damaged profile: %v", err)
+	}
+	learn(4, "md4", 4)
+	must.Equal(t, must.Get(s.Lookup(ctx, "ann", "md4", ""))(t).DurationS, 400.0, "a profile in its place")
 }
 
 func TestImport(t *testing.T) {
