@@ -32,6 +32,9 @@ type Server struct {
 	Groups func(ctx context.Context, since time.Time, limit int) ([]journal.Grouped, error)
 	// Owner returns a job's user, "" = unknown; nil = all owners are unknown.
 	Owner func(ctx context.Context, ref string) (string, error)
+	// TaskName names the job that ran under a number between two times, the number itself if that is no array task's; nil
+	// = only the last poll knows array tasks by number.
+	TaskName func(ctx context.Context, id int64, from, to time.Time) (string, error)
 	// Asker identifies a request's user where jobs are private, Nodes a node that requests a memory limit; nil = none.
 	Asker, Nodes *Asker
 	// Memory returns the memory limit of a user's job; zero = none, or unknown.

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -61,6 +62,12 @@ func newFixture(t *testing.T) *fixture {
 				out[i].Decided = since.Add(time.Duration(i) * time.Second)
 			}
 			return out, f.broken
+		},
+		TaskName: func(_ context.Context, id int64, from, to time.Time) (string, error) {
+			if id == 14 && from.IsZero() && to.Equal(f.now) { // an array task that has ended
+				return "12_3", nil
+			}
+			return strconv.FormatInt(id, 10), nil
 		},
 		Fresh:    30 * time.Second,
 		Now:      func() time.Time { return f.now },
@@ -135,6 +142,20 @@ func TestHealthOfTheBridge(t *testing.T) {
 	f.status = nil
 	f.wants("/v1/status", no, unpolled)
 	f.wants("/v1/plan", no, "no plan yet")
+}
+
+// An array task has a number of its own, by which accounting lists it, and its owner may ask.
+func TestWhyOfATaskByItsNumber(t *testing.T) {
+	f := newFixture(t)
+	f.wants("/v1/why/14", http.StatusOK, `"job": "12_3"`)
+	f.status = &job.Status{At: zero, Snap: &job.Snapshot{Jobs: []job.Job{
+		{Ref: "16", ID: 16, State: job.Running, Nodes: "n1"},
+		{Ref: "12_4", ID: 15, State: job.Running, Nodes: "n1", GPUs: []int{1}},
+	}}}
+	f.wants("/v1/why/15", http.StatusOK, `"job": "12_4"`, `"on"`)
+	f.wants("/v1/why/12_4", http.StatusOK, `"job": "12_4"`, `"on"`)
+	f.wants("/v1/why/16", http.StatusOK, `"job": "16"`)
+	f.wants("/v1/why/17", http.StatusNotFound, "nothing is known of job 17")
 }
 
 // Whatever is asked for in place of a job is answered by a sentence, and neither

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -165,8 +166,8 @@ func MakePlanReport(st *job.Status) *PlanReport {
 }
 
 func (a *api) why(w http.ResponseWriter, req *http.Request) (any, error) {
-	ref := req.PathValue("job")
-	if !text.ValidRef(ref) {
+	asked := req.PathValue("job")
+	if !text.ValidRef(asked) {
 		return nil, errRef
 	}
 	st := a.Status()
@@ -177,14 +178,14 @@ func (a *api) why(w http.ResponseWriter, req *http.Request) (any, error) {
 	if snap == nil {
 		snap = &job.Snapshot{}
 	}
-	var own *job.Job // the job in the last poll, nil = not there
-	if i := slices.IndexFunc(snap.Jobs, func(j job.Job) bool { return j.Ref == ref }); i >= 0 {
-		own = &snap.Jobs[i]
+	ref, own, err := a.find(req.Context(), snap, asked)
+	if err != nil {
+		return nil, errJournal
 	}
 	who := a.viewer(w, req, a.private(st))
 	switch {
 	case who.err != nil:
-		why := hides + ": there is no proof that job " + ref +
+		why := hides + ": there is no proof that job " + asked +
 			" is yours; slurmbridge why, called by its owner on a machine of the cluster, has one"
 		if !errors.Is(who.err, errNobody) {
 			why += " (" + who.err.Error() + ")"
@@ -192,7 +193,7 @@ func (a *api) why(w http.ResponseWriter, req *http.Request) (any, error) {
 		return nil, fault{http.StatusUnauthorized, why}
 	case !who.all && !a.isOf(req.Context(), who.user, ref, own):
 		// Both cases get the same answer, since other users' job numbers are hidden, too.
-		return nil, fault{http.StatusNotFound, "job " + ref + " is not yours, or the bridge has not seen it (yet): " + hides}
+		return nil, fault{http.StatusNotFound, "job " + asked + " is not yours, or the bridge has not seen it (yet): " + hides}
 	}
 	waits := PositionOf(st, ref)
 	on := snap.PlaceOf(ref)
@@ -210,6 +211,7 @@ func (a *api) why(w http.ResponseWriter, req *http.Request) (any, error) {
 	case err != nil:
 		return nil, errJournal
 	}
+	story.Ref = ref
 	story.Waits = waits
 	story.On = on
 	story.Unmanaged = st.Unmanaged[ref]
@@ -218,6 +220,22 @@ func (a *api) why(w http.ResponseWriter, req *http.Request) (any, error) {
 	}
 	newMask(who, st).story(story, ref)
 	return story, nil
+}
+
+// find returns the name of a job, and the job in the last poll, nil = not there. An array task may be asked for by its own
+// number, as sacct's JobIDRaw has it.
+func (s *Server) find(ctx context.Context, snap *job.Snapshot, asked string) (ref string, own *job.Job, err error) {
+	id, isNumber := strconv.ParseInt(asked, 10, 64)
+	for i := range snap.Jobs {
+		j := &snap.Jobs[i]
+		if j.Ref == asked || isNumber == nil && j.ID == id {
+			return j.Ref, j, nil
+		}
+	}
+	if isNumber == nil && s.TaskName != nil {
+		asked, err = s.TaskName(ctx, id, time.Time{}, s.Now())
+	}
+	return asked, nil, err
 }
 
 // private reports whether users see only their own jobs. Before the first poll it is not known.

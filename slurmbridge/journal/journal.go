@@ -167,9 +167,10 @@ type Entry struct {
 	Result string    `json:"result"`
 }
 
-// Story is the history of a job, and its present state. The journal stores the history; the daemon fills in Waits,
+// Story is the history of a job, and its present state. The journal stores the history; the daemon fills in Ref, Waits,
 // Unmanaged, State and On from its last poll.
 type Story struct {
+	Ref       string             `json:"job"`                 // of an array task 120_4, even if it was asked for by its own number
 	Waits     *job.QueuePosition `json:"waits,omitempty"`     // among the jobs that wait for a decision
 	Unmanaged string             `json:"unmanaged,omitempty"` // why the bridge leaves the job to Slurm
 	State     job.JobState       `json:"state,omitempty"`     // "" = the job has ended: Slurm no longer shows it

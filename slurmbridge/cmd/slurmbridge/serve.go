@@ -242,8 +242,8 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 	api := &httpapi.Server{
 		Status: b.Status, Story: v.wired.journal.Story, Groups: v.wired.journal.Groups, Fresh: b.Fresh(),
 		Now: time.Now, Gatherer: reg, Runs: past(v.wired.store).Runs, Owner: v.wired.store.OwnerOf, Usage: v.wired.usage,
-		Profiles: v.wired.store.Listing,
-		Asker:    asker(how.Users, allowed), Nodes: asker(how.Nodes, allowed), Memory: v.wired.archive.MemoryLimit,
+		TaskName: past(v.wired.store).TaskName, Profiles: v.wired.store.Listing,
+		Asker: asker(how.Users, allowed), Nodes: asker(how.Nodes, allowed), Memory: v.wired.archive.MemoryLimit,
 	}
 	records := &recordhttp.Handler{
 		Credentials: how.Nodes, AllowUID: func(uid uint32) bool { return slices.Contains(allowed, uid) },

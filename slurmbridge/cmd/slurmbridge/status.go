@@ -295,7 +295,7 @@ it with the values before. --json has all of it.`,
 			if err := ask(c.Context(), cfg, "/v1/why/"+url.PathEscape(args[0]), &story); err != nil {
 				return err
 			}
-			return s.Show(&story, func() { s.printWhy(args[0], &story, verbose) })
+			return s.Show(&story, func() { s.printWhy(cmp.Or(story.Ref, args[0]), &story, verbose) })
 		}),
 	}
 	askFlags(c)
