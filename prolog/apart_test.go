@@ -167,8 +167,8 @@ func TestCardsWithoutMPS(t *testing.T) {
 		cards []Card
 		says  string
 	}{
-		{[]Card{{Index: unknown, UUID: "GPU-a"}, {Index: unknown, UUID: "GPU-b"}}, "gpu 0: which of the node's cards"},
-		{[]Card{{Index: unknown, UUID: "MIG-a"}, {Index: unknown, UUID: "MIG-b"}}, "gpu 0: which of the node's cards"},
+		{[]Card{{Index: unknown, UUID: "GPU-a"}, {Index: unknown, UUID: "GPU-b"}}, "gpu 0: Slurm's number can't be matched to a card"},
+		{[]Card{{Index: unknown, UUID: "MIG-a"}, {Index: unknown, UUID: "MIG-b"}}, "gpu 0: Slurm's number can't be matched to a card"},
 		// CUDA counts the GPUs that there are, so that a lost one's number is another's.
 		{[]Card{{Index: 0, Lost: true}, {Index: 1, Minor: 1, UUID: "GPU-a"}}, "gpu 0: the driver has lost it"},
 	} {

@@ -25,8 +25,8 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 		c, known := card(h.Cards, g)
 		j.UUIDs = append(j.UUIDs, c.UUID)
 		if !known && len(h.Cards) > 0 {
-			errs = append(errs, fmt.Errorf("gpu %d: which of the node's cards Slurm means isn't certain by its "+
-				"configuration; job %d goes without MPS and without a record of its use", g, j.JobID))
+			errs = append(errs, fmt.Errorf("gpu %d: Slurm's number can't be matched to a card with certainty; job %d goes "+
+				"without MPS and without a record of its use", g, j.JobID))
 		}
 	}
 	errs = append(errs, h.Dir.Begin(j))

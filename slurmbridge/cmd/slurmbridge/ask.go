@@ -73,7 +73,7 @@ func daemonAddress(cfg *config.Config) string {
 	return net.JoinHostPort(host, port)
 }
 
-// schemeOf asks an address, without a password or a credential, whether it wants TLS: Go's servers answer a request
+// schemeOf asks an address, without a password or a credential, whether it requires TLS: Go's servers answer a request
 // without it in words.
 func schemeOf(ctx context.Context, address string) string {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -158,7 +158,7 @@ func ask(ctx context.Context, cfg *config.Config, path string, into any) error {
 	case err != nil:
 		return fmt.Errorf("read answer of %s: %w", a.url, err)
 	case resp.StatusCode == http.StatusUnauthorized && strings.HasPrefix(resp.Header.Get("WWW-Authenticate"), "Basic"):
-		return fmt.Errorf("%s wants a password: the setting client_config, or --client-config, names a file that has it "+
+		return fmt.Errorf("%s requires a password: the setting client_config, or --client-config, names a file that has it "+
 			"(basic_auth)", a.url)
 	case resp.StatusCode != http.StatusOK:
 		return fmt.Errorf("%s", strings.TrimSpace(string(body)))

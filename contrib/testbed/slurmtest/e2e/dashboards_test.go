@@ -120,7 +120,7 @@ func (w *watched) everyCommandAsks(job string) {
 			w.t.Errorf("%s as %s: %v: %s", c.command, c.as, err, out)
 		}
 		out, err := w.world.ask(c.as, append(args, "--client-config", w.Path("ca.yml"))...)
-		if err == nil || !strings.Contains(out, "wants a password") {
+		if err == nil || !strings.Contains(out, "requires a password") {
 			w.t.Errorf("%s without the password: %v: %s", c.command, err, out)
 		}
 	}
