@@ -141,7 +141,7 @@ ROOTS    ?= $(CURDIR)/.cache
 SLOW     ?= 1
 LEFT_OUT  = $(if $(SLOW),,$(LONG)) $(shell grep -ho '^func Test[A-Za-z0-9_]*' $(E2E)/*_test.go | cut -c10- | $(OTHERS))
 COMPAT    = SLURMBRIDGE_SLOW=$(SLOW) SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m -skip '$(call NAMED,$(LEFT_OUT))' $(TESTFLAGS) \
-	./contrib ./contrib/testbed/slurmtest/... ./slurmbridge/slurm/...
+	./contrib ./contrib/testbed/slurmtest/... ./contrib/testbed/drawn ./slurmbridge/slurm/...
 
 OWN      := $(shell sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 

@@ -75,8 +75,12 @@ type Job struct {
 	Args    []string `json:"args,omitempty"`
 	Steps   []string `json:"steps,omitempty"` // each one srun's options
 	LengthS int      `json:"length_s"`
-	// App is the catalogue's application that it runs on the simulated GPU, with that length alone; "" = it sleeps.
-	App    string  `json:"app,omitempty"`
+	// App is the catalogue's application that it runs on the simulated GPU, with that length alone; "" = it sleeps. New:
+	// the bridge has no profile of it.
+	App string `json:"app,omitempty"`
+	New bool   `json:"new,omitempty"`
+	// Within are commands of its script, s after its start.
+	Within []Event `json:"within,omitempty"`
 	Exit   int     `json:"exit,omitempty"` // its script's status
 	Events []Event `json:"events,omitempty"`
 }
@@ -113,6 +117,9 @@ func (j *Job) String() string {
 	for _, s := range j.Steps {
 		out += fmt.Sprintf("; srun %s", s)
 	}
+	for _, e := range j.Within {
+		out += fmt.Sprintf("; %d s after its start %s", e.AtS, e.Command)
+	}
 	for _, e := range j.Events {
 		out += fmt.Sprintf("; at %d s %s", e.AtS, e.Command)
 	}
@@ -127,6 +134,7 @@ func (c *Case) options(o *slurmtest.Options) {
 		o.Extra, conf = append(conf[:1:1], o.Extra...), conf[1:]
 	}
 	o.Extra = append(append(o.Extra, "MinJobAge=600", "FirstJobId=101"), conf...)
+	o.PowerSaving = c.savesPower()
 	for _, n := range c.Nodes {
 		o.NodeMore = append(o.NodeMore, n.More)
 	}
@@ -136,6 +144,11 @@ func (c *Case) options(o *slurmtest.Options) {
 			o.Cards, o.Unshared = append(o.Cards, n.Types), n.Unshared // which are alike on all nodes
 		}
 	}
+}
+
+// savesPower reports whether Slurm powers idle nodes down.
+func (c *Case) savesPower() bool {
+	return slices.ContainsFunc(c.Conf, func(l string) bool { return strings.HasPrefix(l, "SuspendTime=") })
 }
 
 // gpuMore is what else a GPU's line has in gres.conf: where GPUs are bound to cores, those of a socket.
@@ -168,7 +181,7 @@ func (c *Case) ofWholeNodes(partition string) bool {
 	whole := false
 	for _, line := range c.Conf {
 		name, settings, _ := strings.Cut(strings.TrimPrefix(line, "PartitionName="), " ")
-		is := strings.Contains(settings, "OverSubscribe=EXCLUSIVE")
+		is := strings.Contains(settings, "OverSubscribe=EXCLUSIVE") || strings.Contains(settings, "Exclusive=NODE")
 		if name == "DEFAULT" {
 			whole = is
 		} else if name == partition && strings.HasPrefix(line, "PartitionName=") {
@@ -182,7 +195,14 @@ func (c *Case) ofWholeNodes(partition string) bool {
 func (j *Job) script(bin, state string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "trap 'exit 7' USR1\n%s/probe %s batch\n", bin, j.Name)
+	for _, e := range j.Within {
+		fmt.Fprintf(&b, "(sleep %d; %s) &\n", e.AtS, e.Command)
+	}
 	for i, s := range j.Steps {
+		if s, ok := strings.CutPrefix(s, "idle "); ok {
+			fmt.Fprintf(&b, "sleep %s\n", s)
+			continue
+		}
 		fmt.Fprintf(&b, "srun %s %s/probe %s step%d; %s/probe %s ended%d $?\n", s, bin, j.Name, i+1, bin, j.Name, i+1)
 	}
 	if p, ok := apps.ByName(j.App); ok {
@@ -192,7 +212,7 @@ func (j *Job) script(bin, state string) string {
 		return b.String()
 	}
 	// A signal reaches the shell while it waits, not while it runs a program.
-	fmt.Fprintf(&b, "sleep %d & wait\nexit %d\n", j.LengthS, j.Exit)
+	fmt.Fprintf(&b, "sleep %d & wait $!\nexit %d\n", j.LengthS, j.Exit)
 	return b.String()
 }
 

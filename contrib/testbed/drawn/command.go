@@ -8,11 +8,14 @@
 //
 // # What is drawn
 //
-// draw.tsv has a line for each option and setting, with its weight and Slurm's manual page. Jobs only sleep, and the
-// bridge knows their applications: what differs is what Slurm and the bridge do. On plain Slurm gpu:shared is gpu:1.
+// draw.tsv has a line for each option and setting, with its weight, Slurm's manual page, and the release from which on it
+// is there. In most cases jobs only sleep, and the bridge knows their applications: what differs is what Slurm and the
+// bridge do. In some they compute on simulated GPUs, or are services that the bridge doesn't know and that are cancelled.
+// On plain Slurm gpu:shared is gpu:1. Where power saving is drawn Slurm ends and starts the nodes' slurmds.
 // Plain Slurm starts first, and a seed whose configuration it refuses is skipped, as is a job that it refuses or never
 // starts. With --length the cluster is larger, jobs compute on simulated GPUs, and daemons are killed, stopped and cut
-// off, partitions go down and a disk fills; what breaks Slurm breaks plain Slurm at the same time.
+// off, partitions go down and a disk fills; what breaks Slurm breaks plain Slurm at the same time. From 20 minutes on
+// sessions are idle for eleven (--every 0 --gpus 4: nothing but that).
 //
 // # What is compared
 //
@@ -162,10 +165,11 @@ func (o *options) both(ctx context.Context, c *Case, root string) (*outcome, err
 	return out, nil
 }
 
-// computed reports whether a job that computes has ended well.
+// computed reports whether a job that computes has ended well, or a service as its owner wants it to.
 func (r *result) computed(c *Case) bool {
 	return slices.ContainsFunc(c.Jobs, func(j Job) bool {
-		return j.App != "" && r.Jobs[j.Name] != nil && r.Jobs[j.Name].State == "COMPLETED"
+		s := r.Jobs[j.Name]
+		return j.App != "" && s != nil && (s.State == "COMPLETED" || j.New && s.State == "CANCELLED")
 	})
 }
 

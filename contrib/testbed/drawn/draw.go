@@ -63,6 +63,7 @@ func parseTable(tsv string) []row {
 type dice struct {
 	*rand.Rand
 	c     *Case
+	on    string          // the release of Slurm
 	all   bool            // also what is marked "refused" or "open"
 	facts map[string]bool // what is true of the cluster
 	names []string        // of the jobs drawn so far
@@ -98,6 +99,12 @@ func (d *dice) fits(r *row, j *Job) bool {
 	}
 	for _, word := range r.only {
 		name, not := strings.CutPrefix(word, "!")
+		if word[0] >= '0' && word[0] <= '9' {
+			if d.on < word {
+				return false
+			}
+			continue
+		}
 		if name != "open" && (d.facts[name] || j != nil && d.ofJob(j, name)) == not {
 			return false
 		}
@@ -140,6 +147,9 @@ func (d *dice) one(kind string, j *Job) *row {
 	}
 	return fit[d.weighted(weights)]
 }
+
+// blanks are how a row writes blanks and a line's end.
+var blanks = strings.NewReplacer("␣", " ", "␤", "\n")
 
 var place = regexp.MustCompile(`\{[^}]*\}`)
 
@@ -195,7 +205,7 @@ type campaign struct {
 // nil for a case of a minute.
 func draw(seed uint64, release string, all bool, long *campaign) *Case {
 	c := &Case{Seed: seed}
-	d := &dice{rand.New(rand.NewPCG(seed, 53)), c, all, map[string]bool{}, nil} //nolint:gosec // repeatable, not secret
+	d := &dice{rand.New(rand.NewPCG(seed, 53)), c, release, all, map[string]bool{}, nil} //nolint:gosec // repeatable, not secret
 	gpus := 0
 	if long != nil {
 		gpus = long.gpus
@@ -205,9 +215,16 @@ func draw(seed uint64, release string, all bool, long *campaign) *Case {
 		d.campaign(long)
 		return c
 	}
+	work := d.write(d.one("work", nil))
+	if work == "serve" {
+		d.services()
+		return c
+	}
 	jobs, at := 9+d.IntN(6), 0
 	for i := range jobs {
-		d.add(i, at)
+		if j := d.add(i, at); work == "compute" {
+			d.compute(j)
+		}
 		if d.chance(400) {
 			at += d.IntN(5)
 		}
@@ -227,13 +244,52 @@ func (d *dice) add(i, at int) *Job {
 	return &d.c.Jobs[i]
 }
 
+// compute has a job compute on its GPU, if it has one.
+func (d *dice) compute(j *Job) {
+	names := apps.Names()
+	if one := d.ofJob(j, "sharer") || d.ofJob(j, "gpu"); one && j.Client == "sbatch" && !j.has("--nodes") && !j.has(":") &&
+		!j.several() {
+		j.App = names[d.IntN(len(names))]
+	}
+	for i, a := range j.Args {
+		if strings.HasPrefix(a, "--comment=app=") {
+			_, more, _ := strings.Cut(a, ",")
+			j.Args[i] = strings.TrimSuffix("--comment=app="+j.profile()+","+more, ",")
+		}
+	}
+}
+
+// services draws services, which compute until they are cancelled. By the time that the others come one of them has run
+// for longer than it takes to know from it what they need.
+func (d *dice) services() {
+	gpus := 0
+	for _, n := range d.c.Nodes {
+		gpus += len(n.Types)
+	}
+	app := d.pick("gromacs:1 alexnet:1")
+	for i := range 2*gpus + 3 {
+		j := Job{
+			Name: fmt.Sprint("j", i+1), Client: "sbatch", User: "games", LengthS: 400, App: app, New: true,
+			Args: []string{"--gres=gpu:shared", "--time=10", "--comment=app=server"},
+		}
+		at, length := 0, 135
+		if i > 0 {
+			at, length = 150, 15+d.IntN(10)
+		}
+		j.AtS, j.Within = at, []Event{{length, "scancel $SLURM_JOB_ID"}}
+		d.c.Jobs = append(d.c.Jobs, j)
+	}
+}
+
 // meanS is how long the jobs of a campaign compute, s, in the mean, and load how much work comes, as a part of what
 // plain Slurm does.
 const meanS, load = 40, 1.1
 
+// sessionIdleS is how long a session of a long campaign is idle, s: hooks believed no job without a process for as long.
+const sessionIdleS = 660
+
 // campaign draws jobs that come at random, and faults.
 func (d *dice) campaign(long *campaign) {
-	names := apps.Names()
 	at := 0.0
 	for i := 0; at < float64(long.lengthS); i++ {
 		j := d.add(i, int(at))
@@ -241,15 +297,11 @@ func (d *dice) campaign(long *campaign) {
 		j.LengthS = []int{29, 45, 70}[d.IntN(3)]
 		j.Args[slices.IndexFunc(j.Args, func(a string) bool { return strings.HasPrefix(a, "--time=") })] = "--time=" +
 			strconv.Itoa(2+d.IntN(3))
-		one := d.ofJob(j, "sharer") || d.ofJob(j, "gpu")
-		if j.Client == "sbatch" && one && !j.has("--nodes") && !j.has(":") && j.value("--gres") != "gpu:2" &&
-			j.value("--gpus") != "2" {
-			j.App = names[d.IntN(len(names))]
-		}
-		for k, a := range j.Args {
-			if strings.HasPrefix(a, "--comment=app=") {
-				_, more, _ := strings.Cut(a, ",")
-				j.Args[k] = strings.TrimSuffix("--comment=app="+j.profile()+","+more, ",")
+		d.compute(j)
+		for k, s := range j.Steps {
+			if strings.HasPrefix(s, "idle ") && long.lengthS >= sessionIdleS {
+				j.Steps[k] = fmt.Sprint("idle ", sessionIdleS)
+				j.Args[slices.Index(j.Args, "--time="+j.value("--time"))] = "--time=20"
 			}
 		}
 	}
@@ -314,13 +366,19 @@ func (d *dice) cluster(release string, all int) {
 	if c.Instances != nil {
 		model, c.Sharing = "a100", "shard"
 	}
+	uneven := nodes > 1 && gpus > 1 && c.Instances == nil && d.chance(250)
 	features, sockets := nodes > 1 && d.chance(500), c.Instances == nil && d.chance(250)
 	mixed, cores := d.chance(150), sockets && d.chance(600)
+	d.facts["cores"] = cores
 	unshared := []int(nil)
-	if gpus > 2 && d.chance(100) {
+	if gpus > 2 && !uneven && d.chance(100) {
 		unshared = []int{d.IntN(gpus)}
 	}
 	for i := range nodes {
+		gpus := gpus
+		if uneven && i == nodes-1 {
+			gpus = 1
+		}
 		n := Node{Model: model, Types: slices.Repeat([]string{model}, gpus), Unshared: unshared, Cores: cores}
 		if nodes > 1 && c.Instances == nil && d.chance(150) {
 			n.Model = d.pick(models)
@@ -351,8 +409,9 @@ func (d *dice) cluster(release string, all int) {
 		d.facts["preempt"] = true
 		c.Conf = append(c.Conf, strings.Fields(d.write(d.one("preempt", nil)))...)
 	}
-	d.any("conf", nil, func(s string) { c.Conf = append(c.Conf, s) })
+	d.any("conf", nil, func(s string) { c.Conf = append(c.Conf, blanks.Replace(s)) })
 	c.Conf = slices.CompactFunc(c.Conf, func(a, b string) bool { return key(a) == key(b) })
+	d.facts["power"] = c.savesPower()
 	d.facts["licenses"] = slices.ContainsFunc(c.Conf, func(s string) bool { return strings.HasPrefix(s, "Licenses=") })
 	d.partitions()
 	d.settings(release)
@@ -445,6 +504,8 @@ func (d *dice) job(i int) Job {
 	j.LengthS = 4 + d.IntN(10)
 	if d.chance(220) {
 		j.LengthS = 20 + d.IntN(10)
+	} else if d.chance(50) {
+		j.LengthS = 40 + d.IntN(15)
 	}
 	j.Args = append(j.Args, fmt.Sprintf("--time=%d", 1+d.IntN(3)))
 	if j.sharer() || d.chance(700) {
@@ -455,7 +516,7 @@ func (d *dice) job(i int) Job {
 	if !d.chance(300) { // a third of the jobs has nothing more
 		d.any("job", &j, func(s string) {
 			for _, word := range strings.Fields(s) {
-				j.Args = append(j.Args, strings.NewReplacer("␣", " ", "␤", "\n").Replace(word))
+				j.Args = append(j.Args, blanks.Replace(word))
 			}
 		})
 	}
@@ -468,6 +529,12 @@ func (d *dice) job(i int) Job {
 		for range 1 + d.IntN(2) {
 			j.Steps = append(j.Steps, d.write(d.one("step", &j)))
 		}
+		if strings.HasPrefix(j.Steps[len(j.Steps)-1], "idle ") { // what it has afterwards
+			j.Steps = append(j.Steps, "--ntasks=1")
+		}
+	}
+	if command := d.write(d.one("within", &j)); command != "" {
+		j.Within = []Event{{2 + j.LengthS/2, command}}
 	}
 	if j.Client == "sbatch" && d.chance(60) {
 		j.Exit = 3

@@ -33,6 +33,12 @@ func TestASeedDrawsTheSame(t *testing.T) {
 		before = now
 	}
 	must.Equal(t, options[false]["--reboot"], false)
+	must.Equal(t, options[false]["--oom-kill-step=1"], true, "an option of later releases")
+	for seed := range uint64(300) {
+		for _, j := range draw(seed, "22.05.8", true, nil).Jobs {
+			must.Equal(t, j.has("--oom-kill-step"), false, "an option of later releases on 22.05.8")
+		}
+	}
 	must.Equal(t, options[true]["--reboot"], true)
 }
 
@@ -43,6 +49,27 @@ func ran(start, end float64) *seen {
 
 func waits() *seen {
 	return &seen{State: "PENDING", Reason: "Resources", Start: math.NaN(), End: math.NaN()}
+}
+
+// Services are cancelled, and by then the first of them has run alone for longer than two minutes; sessions of a long
+// campaign are idle for longer than ten.
+func TestTimesOfServicesAndSessions(t *testing.T) {
+	services, idle := 0, 0
+	for seed := range uint64(300) {
+		if c := draw(seed, "22.05.8", false, nil); c.Jobs[0].New {
+			services++
+			must.Equal(t, c.Jobs[0].Within[0].AtS > 120 && c.Jobs[1].AtS > c.Jobs[0].Within[0].AtS, true, "seed %d", seed)
+		}
+	}
+	for seed := range uint64(10) {
+		for _, j := range draw(seed, "22.05.8", false, &campaign{gpus: 8, lengthS: 1200}).Jobs {
+			if strings.Contains(fmt.Sprint(j.Steps), "idle") {
+				idle++
+				must.Equal(t, strings.Contains(fmt.Sprint(j.Steps), "idle 660"), true, "%v", &j)
+			}
+		}
+	}
+	must.Equal(t, services > 3 && idle > 3, true, "%d services, %d idle sessions", services, idle)
 }
 
 // Each way in which jobs fare otherwise is found, and what the pages state is told apart.
@@ -171,8 +198,11 @@ func TestWholeGPUsInUseAreFound(t *testing.T) {
 	must.Equal(t, kinds(on(ran(10, 30), "n1:0"), part), []string{"j1 " + kindInUse})
 	must.Equal(t, kinds(on(ran(10, 30), "n1:1"), part), nil)
 	again := on(ran(30, 40), "n1:0", "n1:0")
-	again.Gres = part.Gres
+	again.Gres, again.Began = part.Gres, 1
 	must.Equal(t, kinds(again, part), []string{"j1 " + kindBeside})
+	part.Start = 20
+	must.Equal(t, kinds(again, part), nil, "it came after the other one was killed")
+	part.Start = 0
 	c.Jobs = []Job{{Name: "j1", Args: []string{"--gres=gpu:shared"}}}
 	must.Equal(t, kinds(on(ran(10, 30), "n1:0"), part), nil, "a sharer whose shares Slurm doesn't show")
 }

@@ -191,6 +191,7 @@ const (
 	contract  = 2.5 // how much slower a job may compute for sharing, the default
 	slackPart = 0.1 // of a job's length, the default grace
 	ranSlackS = 5
+	besideS   = 3 // a job beside which another one starts starts by then: it was there as that was killed
 	eventS    = 2 // an event meets jobs alike that start so near to each other
 )
 
@@ -385,7 +386,7 @@ func (v *verdict) times(j *Job, name string, p, b *seen) {
 		return // it is late, or plain Slurm had more luck
 	case p.State != b.State:
 		v.add(name, kindState, "%s (%s, exit %s), on plain Slurm %s (exit %s)", b.State, b.Reason, b.Exit, p.State, p.Exit)
-	case p.Exit != b.Exit:
+	case p.Exit != b.Exit && p.State != "CANCELLED": // which of a cancelled job's processes ends first is luck
 		v.add(name, kindExit, "%s, on plain Slurm %s", b.Exit, p.Exit)
 	case p.Restarts != b.Restarts && v.c.preempts():
 	case p.Restarts != b.Restarts:
@@ -669,7 +670,7 @@ func (v *verdict) beside() {
 		for _, other := range slices.Sorted(maps.Keys(v.bridge.Jobs)) {
 			o := v.bridge.Jobs[other]
 			again := meet(s.Places[0], s.Places[1]) && meet(o.Places[0], s.Places[0])
-			if o != s && again && o.Start+3 < s.Start-10 && o.End > s.Start+1 && o.part() {
+			if o != s && again && o.Start < s.Began+besideS && o.End > s.Start+1 && o.part() {
 				v.add(name, kindBeside, "put back beside %s on %s, where it had been killed", other, strings.Join(s.Places[0], " "))
 			}
 		}
@@ -679,7 +680,8 @@ func (v *verdict) beside() {
 // several reports whether a job asks for several GPUs.
 func (j *Job) several() bool {
 	gres := j.value("--gres")
-	return gres == "gpu:2" || j.value("--gpus") == "2" || gres == "gpu:1" && j.value("--nodes") == "2"
+	two := strings.HasPrefix(gres, "gpu:") && strings.HasSuffix(gres, ":2")
+	return two || j.value("--gpus") == "2" || gres == "gpu:1" && j.value("--nodes") == "2"
 }
 
 // ownGPU reports whether by the users' page a job has a GPU of its own.

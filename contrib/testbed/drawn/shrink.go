@@ -30,6 +30,9 @@ func (c *Case) parts(keep string) (jobs, rest []part) {
 		for _, s := range j.Steps {
 			rest = append(rest, part{"step", j.Name, s})
 		}
+		for _, e := range j.Within {
+			rest = append(rest, part{"within", j.Name, e.Command})
+		}
 		for _, e := range j.Events {
 			rest = append(rest, part{"event", j.Name, e.Command})
 		}
@@ -66,6 +69,7 @@ func (c *Case) without(out []part) *Case {
 		j := &n.Jobs[i]
 		j.Args = slices.DeleteFunc(j.Args, func(a string) bool { return gone("option", j.Name, a) || missing(a) })
 		j.Steps = slices.DeleteFunc(j.Steps, func(s string) bool { return gone("step", j.Name, s) })
+		j.Within = slices.DeleteFunc(j.Within, func(e Event) bool { return gone("within", j.Name, e.Command) })
 		j.Events = slices.DeleteFunc(j.Events, func(e Event) bool {
 			return gone("event", j.Name, e.Command) || missing(e.Command)
 		})

@@ -68,6 +68,8 @@ type seen struct {
 	Gres        string
 	Steps       map[string]string            // exit codes, by step
 	Environment map[string]map[string]string // by step and rank
+	// Began is when a batch job first began.
+	Began float64
 	// Places are the GPUs of each run, as NODE:GPU, by how often the job had been put back.
 	Places map[int][]string
 }
@@ -107,7 +109,7 @@ func (o *options) setup(c *Case, root string, plain bool) cluster.Setup {
 	for i := range c.Jobs {
 		j := &c.Jobs[i]
 		p, computes := apps.ByName(j.App)
-		there := slices.ContainsFunc(setup.Profiles, func(p *rlcore.Profile) bool { return p.App == j.profile() })
+		there := j.New || slices.ContainsFunc(setup.Profiles, func(p *rlcore.Profile) bool { return p.App == j.profile() })
 		if computes && !there {
 			known := app.Scaled(p, float64(j.LengthS)/p.DurationS, 1)
 			known.App = j.profile()
@@ -515,7 +517,7 @@ func (sd *side) look(ctx context.Context) (*result, error) {
 			Restarts: f["Restarts"], Start: sd.clock(f["StartTime"]), End: sd.clock(f["EndTime"]),
 			Nodes: f["NumNodes"], Tasks: f["NumTasks"], Where: f["NodeList"], Gres: f["TresPerNode"],
 			CPUs: f["NumCPUs"], Steps: map[string]string{}, Environment: map[string]map[string]string{},
-			Places: map[int][]string{},
+			Began: math.NaN(), Places: map[int][]string{},
 		}
 		for _, part := range strings.Split(cmp.Or(f["AllocTRES"], f["TRES"]), ",") {
 			if v, ok := strings.CutPrefix(part, "mem="); ok {
@@ -577,6 +579,9 @@ func (sd *side) readProbes(r *result) {
 		if strings.HasPrefix(step, "ended") {
 			s.Steps[step] = env["status"]
 			continue
+		}
+		if at, err := strconv.ParseFloat(env["at"], 64); err == nil && step == "batch" && atoi(f[4]) == 0 {
+			s.Began = at - float64(sd.begin.Unix())
 		}
 		// A step on another node has inherited SLURM_JOB_GPUS, which is the first node's.
 		if gpus := cmp.Or(env["SLURM_STEP_GPUS"], env["SLURM_JOB_GPUS"]); gpus != "" {

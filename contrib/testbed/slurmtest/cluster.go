@@ -11,6 +11,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	mathrand "math/rand/v2"
 	"net"
 	"os"
@@ -54,6 +55,9 @@ type Options struct {
 	Prolog, Epilog, TaskProlog, EpilogSlurmctld string
 	// NodeMore are further settings of each node's line in slurm.conf, such as its features.
 	NodeMore []string
+	// PowerSaving: Slurm has programs that power nodes down and up, which end and start their slurmds. When is Extra's to
+	// say: SuspendTime and the like.
+	PowerSaving bool
 	// Scheduler is SchedulerParameters, "" = Slurm's defaults.
 	Scheduler string
 	// Extra are further lines of slurm.conf.
@@ -111,7 +115,7 @@ type Cluster struct {
 	namespace     int // the process that holds the mount namespace of the daemons; 0 = they have none of their own
 
 	mu      sync.Mutex
-	claims  []net.Listener     // of ports
+	claims  []io.Closer        // of ports, and the pipe of power saving
 	daemons map[string]*Daemon // nil once it is closed
 }
 
@@ -236,6 +240,11 @@ func (c *Cluster) start(ctx context.Context) error {
 	}
 	if err := c.configure(); err != nil {
 		return fmt.Errorf("write configuration: %w", err)
+	}
+	if c.Options.PowerSaving {
+		if err := errors.Join(c.preparePower(), c.servePower()); err != nil {
+			return fmt.Errorf("power saving: %w", err)
+		}
 	}
 	if c.Options.AuthSlurm { // the key is next to slurm.conf
 		err = own(c.Path("slurm.key"), random(1024), "slurm")

@@ -90,6 +90,25 @@ func TestACluster(t *testing.T) {
 	}
 }
 
+// Slurm powers an idle node down, and up for a job.
+func TestPowerSaving(t *testing.T) {
+	t.Parallel()
+	c := New(t, Options{PowerSaving: true, Scheduler: Prompt, Extra: []string{"SuspendTime=1"}})
+	is := func(state string) func() bool {
+		return func() bool {
+			out, err := c.Run(t.Context(), "sinfo", "-h", "-o", "%t")
+			return err == nil && strings.TrimSpace(out) == state
+		}
+	}
+	must.Equal(t, c.Wait(t.Context(), time.Minute, is("idle~")), true, "the node is powered down")
+	must.Equal(t, c.Wait(t.Context(), time.Minute, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.daemons["slurmd-n1"] == nil
+	}), true, "its slurmd has ended")
+	c.reaches(t, c.submit(t, "nobody", "true"), "COMPLETED")
+}
+
 // Where the process that started a cluster is killed, the daemons go with it, and the job when the folder is reaped.
 func TestKilledStarter(t *testing.T) {
 	const starter = "SLURMTEST_STARTER"

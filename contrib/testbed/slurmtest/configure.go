@@ -123,6 +123,7 @@ func (c *Cluster) slurmConf() (string, error) {
 		map[string]string{
 			"Prolog": o.Prolog, "Epilog": o.Epilog, "TaskProlog": o.TaskProlog, "EpilogSlurmctld": o.EpilogSlurmctld,
 			"SchedulerParameters": o.Scheduler, "JobSubmitPlugins": o.JobSubmit,
+			"SuspendProgram": o.suspend(), "ResumeProgram": o.resume(),
 		},
 	})
 	return b.String(), err

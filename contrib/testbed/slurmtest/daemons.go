@@ -202,8 +202,10 @@ func (c *Cluster) StopController() { c.stop(controller, syscall.SIGTERM) }
 func (c *Cluster) KillController() { c.stop(controller, syscall.SIGKILL) }
 
 // StartNode starts the i-th node's slurmd, i from 0. WaitNodes waits until it is there.
-func (c *Cluster) StartNode(i int) error {
-	cmd, err := c.Command(context.Background(), "", "slurmd", "-D", "-N", NodeName(i))
+func (c *Cluster) StartNode(i int) error { return c.startNode(i) }
+
+func (c *Cluster) startNode(i int, more ...string) error {
+	cmd, err := c.Command(context.Background(), "", "slurmd", append(more, "-D", "-N", NodeName(i))...)
 	if err != nil {
 		return err
 	}
@@ -214,12 +216,12 @@ func (c *Cluster) StartNode(i int) error {
 // KillNode ends the i-th node's slurmd as a power cut would; its jobs go on.
 func (c *Cluster) KillNode(i int) { c.stop("slurmd-"+NodeName(i), syscall.SIGKILL) }
 
-// WaitNodes waits until every node is in service.
+// WaitNodes waits until every node is in service, whether or not power saving has it powered down meanwhile.
 func (c *Cluster) WaitNodes(ctx context.Context, d time.Duration) error {
 	var states []string
 	if !Wait(ctx, d, func() bool {
 		out, err := c.Run(ctx, "sinfo", "-h", "-N", "-p", Partition, "-o", "%t")
-		states = strings.Fields(out)
+		states = strings.Fields(strings.ReplaceAll(out, "~", ""))
 		return err == nil && len(states) == c.Options.Nodes-len(c.Options.Apart) &&
 			!slices.ContainsFunc(states, func(s string) bool { return s != "idle" && s != "mix" && s != "alloc" })
 	}) {
