@@ -627,9 +627,14 @@ func (d Dependencies) Without(gates []GateState) string {
 	return strings.Join(out, sep)
 }
 
-// NodeUp reports whether the node is in service.
-func (s *Snapshot) NodeUp(name string) bool {
-	return slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.Name == name && n.Up })
+// Node returns the node of a name, nil = there is none.
+func (s *Snapshot) Node(name string) *Node {
+	for i := range s.Nodes {
+		if s.Nodes[i].Name == name {
+			return &s.Nodes[i]
+		}
+	}
+	return nil
 }
 
 // PartitionFilter limits which jobs the bridge manages.

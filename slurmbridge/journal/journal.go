@@ -123,7 +123,7 @@ func (j *Journal) SaveTracker(ctx context.Context, t *tracker.Tracker) error {
 }
 
 // Log records a change, a row for each job, with the values that it replaced and its outcome (nil = success).
-func (j *Journal) Log(ctx context.Context, at time.Time, mode job.Mode, group func(ref string) int64, c *job.Change,
+func (j *Journal) Log(ctx context.Context, at time.Time, mode job.Mode, groups map[string]int64, c *job.Change,
 	outcome error,
 ) error {
 	result := "ok"
@@ -135,7 +135,7 @@ func (j *Journal) Log(ctx context.Context, at time.Time, mode job.Mode, group fu
 			one := *c
 			one.Update.Jobs = []string{ref}
 			err = cmp.Or(err, exec(`INSERT INTO bridge_changes (at, mode, group_id, ref, step, change, was, result)
-				VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, at.UnixMilli(), mode, group(ref), ref, c.Step, one.Text(), c.Was[ref], result))
+				VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, at.UnixMilli(), mode, groups[ref], ref, c.Step, one.Text(), c.Was[ref], result))
 		}
 		return err
 	})

@@ -103,7 +103,7 @@ func TestStory(t *testing.T) {
 		Step: "prepare", Update: job.Update{Jobs: []string{"10", "11"}, Gres: &gres},
 		Was: map[string]string{"10": "Gres=gres:mps:100", "11": "Gres=gres:mps:100 hostile\n'; DROP TABLE"},
 	}
-	must.OK(t, j.Log(ctx, time.UnixMilli(5), job.Active, func(string) int64 { return 1 }, c, errors.New("refused")))
+	must.OK(t, j.Log(ctx, time.UnixMilli(5), job.Active, map[string]int64{"10": 1, "11": 1}, c, errors.New("refused")))
 	must.OK(t, j.SaveExplanations(ctx, map[string]*job.Explanation{"10": {Ref: "10", Status: "waits"}}))
 	s := must.Get(j.Story(ctx, "11"))(t)
 	if len(s.Groups) != 1 || len(s.Changes) != 1 || s.Changes[0].Was != "Gres=gres:mps:100 hostile\n'; DROP TABLE" ||
@@ -123,7 +123,7 @@ func TestStoryIsBounded(t *testing.T) {
 	for i := range int64(all) {
 		must.OK(t, j.SaveGroup(ctx, group(i+1, job.Done, "10")))
 		c := &job.Change{Step: job.Step(fmt.Sprint(i + 1)), Update: job.Update{Jobs: []string{"10"}}}
-		must.OK(t, j.Log(ctx, time.UnixMilli(i), job.Active, func(string) int64 { return i + 1 }, c, nil))
+		must.OK(t, j.Log(ctx, time.UnixMilli(i), job.Active, map[string]int64{"10": i + 1}, c, nil))
 	}
 	s := must.Get(j.Story(ctx, "10"))(t)
 	must.Equal(t, []int{len(s.Groups), len(s.Changes)}, []int{mostTold, mostTold}, "groups and changes")

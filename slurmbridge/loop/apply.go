@@ -16,9 +16,9 @@ import (
 // apply carries out a plan. A group is written to the journal before its first change and after its last one, so that a
 // bridge that starts in between finds it half made and restores it.
 func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
-	b.keepEdits(ctx, p)
+	b.spareEdits(ctx, p)
 	settled := true
-	b.comments.keepForeign(p.Repairs)
+	b.comments.spareForeign(p.Repairs)
 	repairs := release.Merge(p.Repairs)
 	for i, err := range b.sendAll(ctx, repairs) {
 		b.note(ctx, nil, &repairs[i], err)
@@ -34,7 +34,7 @@ func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 	for i := range p.Groups {
 		g := &p.Groups[i]
 		g.Group.ID = b.tracker.NewID()
-		m := &making{PlannedGroup: g}
+		m := &making{planned: g}
 		for _, ref := range g.Group.Refs() {
 			of[ref] = m
 		}
@@ -48,10 +48,10 @@ func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 	b.makeGroups(ctx, p, of)
 }
 
-// keepEdits removes from a plan the jobs that their owners or an admin have edited since the poll, seconds ago, and the
-// groups of these jobs: the bridge would undo the edits (see tracker.Tracker.Edited). Such a job is still restored,
-// since with the shares of a group that isn't made it could start where another group is to go.
-func (b *Bridge) keepEdits(ctx context.Context, p *job.Plan) {
+// spareEdits removes from a plan the jobs that their owners or an admin have edited since the poll, seconds ago, and
+// the groups of these jobs: the bridge would undo the edits (see [tracker.Tracker.Edited]). Such a job is still
+// restored, since with the shares of a group that isn't made it could start where another group is to go.
+func (b *Bridge) spareEdits(ctx context.Context, p *job.Plan) {
 	var refs []string
 	for _, c := range p.Changes() {
 		refs = append(refs, c.Update.Jobs...)
@@ -61,9 +61,8 @@ func (b *Bridge) keepEdits(ctx context.Context, p *job.Plan) {
 	}
 	slices.Sort(refs)
 	edited := b.comments.readAgain(ctx, slices.Compact(refs))
-	isEdited := func(ref string) bool { return edited[ref] }
 	p.Repairs = slices.DeleteFunc(p.Repairs, func(c job.Change) bool {
-		return c.Step != job.StepRestore && slices.ContainsFunc(c.Update.Jobs, isEdited)
+		return c.Step != job.StepRestore && slices.ContainsFunc(c.Update.Jobs, func(ref string) bool { return edited[ref] })
 	})
 	p.Groups = slices.DeleteFunc(p.Groups, func(g job.PlannedGroup) bool {
 		mine := slices.DeleteFunc(g.Group.Refs(), func(ref string) bool { return !edited[ref] })
@@ -77,9 +76,11 @@ func (b *Bridge) keepEdits(ctx context.Context, p *job.Plan) {
 // making is a planned group on its way to Slurm. failed: one of its changes failed, and the next poll restores its
 // members.
 type making struct {
-	*job.PlannedGroup
-	failed bool
+	planned *job.PlannedGroup
+	failed  bool
 }
+
+func (m *making) hasFailed() bool { return m.failed }
 
 // makeGroups makes the groups of a plan; groups of a node with several GPUs are made together. of finds them by their
 // members.
@@ -88,13 +89,15 @@ func (b *Bridge) makeGroups(ctx context.Context, p *job.Plan, of map[string]*mak
 	var sides [][]*making
 	members := 0
 	for _, side := range sidesOf(p, of) {
-		side = slices.DeleteFunc(side, func(m *making) bool { return !b.enter(ctx, m.PlannedGroup, memberships) })
+		side = slices.DeleteFunc(side, func(m *making) bool { return !b.enter(ctx, m.planned, memberships) })
 		for _, m := range side {
-			members += len(m.Group.Members)
+			members += len(m.planned.Group.Members)
 		}
-		if sides = append(sides, side); members >= atOnce {
+		sides = append(sides, side)
+		if members >= atOnce {
 			b.makeSides(ctx, sides, of, p.Order)
-			sides, members = nil, 0
+			sides = nil
+			members = 0
 		}
 	}
 	b.makeSides(ctx, sides, of, p.Order)
@@ -107,7 +110,8 @@ func sidesOf(p *job.Plan, of map[string]*making) (sides [][]*making) {
 		g := &p.Groups[i].Group
 		k, there := at[g.Node]
 		if !there {
-			k, sides = len(sides), append(sides, nil)
+			k = len(sides)
+			sides = append(sides, nil)
 		}
 		if _, ordered := p.Order[g.Members[0].Ref]; ordered {
 			at[g.Node] = k
@@ -153,17 +157,16 @@ func (b *Bridge) makeSides(ctx context.Context, sides [][]*making, of map[string
 	for _, side := range sides {
 		var here []job.Change
 		for _, m := range side {
-			here = append(here, m.Prepare...)
+			here = append(here, m.planned.Prepare...)
 		}
 		prepare = append(prepare, release.Merge(here)...)
 	}
 	b.change(ctx, of, prepare, true)
-	failed := func(m *making) bool { return m.failed }
 	for i := range sides {
-		sides[i] = slices.DeleteFunc(sides[i], failed)
+		sides[i] = slices.DeleteFunc(sides[i], (*making).hasFailed)
 		var here []job.Change
 		for _, m := range sides[i] {
-			here = append(here, m.Release)
+			here = append(here, m.planned.Release)
 		}
 		here = release.Merge(here)
 		for k := range here {
@@ -173,10 +176,11 @@ func (b *Bridge) makeSides(ctx context.Context, sides [][]*making, of map[string
 	}
 	b.change(ctx, of, let, false) // the gate may open meanwhile: members have their shares and nodes
 	for _, side := range sides {
-		if !slices.ContainsFunc(side, failed) {
-			for _, m := range side {
-				b.released(ctx, m.PlannedGroup)
-			}
+		if slices.ContainsFunc(side, (*making).hasFailed) {
+			continue
+		}
+		for _, m := range side {
+			b.released(ctx, m.planned)
 		}
 	}
 }
@@ -206,7 +210,7 @@ func (b *Bridge) change(ctx context.Context, of map[string]*making, all []job.Ch
 		b.Log.Warn("groups left half made", "changes", len(all), "err", errOpening)
 	} else {
 		if closed {
-			b.comments.keepForeign(all)
+			b.comments.spareForeign(all)
 			within, cancel := context.WithTimeout(ctx, b.Gate.Left())
 			defer cancel()
 			ctx = within
@@ -239,8 +243,8 @@ func (b *Bridge) sendAll(ctx context.Context, all []job.Change) []error {
 		c := &all[i]
 		b.Metrics.changed(string(c.Step), err)
 		b.tracker.Sent(c, err, b.Now())
-		if text := c.Update.AdminComment; text != nil {
-			b.comments.wrote(c.Update.Jobs, *text)
+		if c.Update.AdminComment != nil {
+			b.comments.wrote(c.Update.Jobs, *c.Update.AdminComment)
 		}
 		switch {
 		case errors.Is(err, job.ErrNoJob):
@@ -254,13 +258,13 @@ func (b *Bridge) sendAll(ctx context.Context, all []job.Change) []error {
 
 // note writes a change to the journal, with the groups of its jobs, by ref.
 func (b *Bridge) note(ctx context.Context, of map[string]*making, c *job.Change, outcome error) {
-	group := func(ref string) int64 {
+	groups := map[string]int64{}
+	for _, ref := range c.Update.Jobs {
 		if m := of[ref]; m != nil {
-			return m.Group.ID
+			groups[ref] = m.planned.Group.ID
 		}
-		return 0
 	}
-	b.logged(b.Journal.Log(ctx, b.Now(), b.acting(), group, c, outcome))
+	b.logged(b.Journal.Log(ctx, b.Now(), b.acting(), groups, c, outcome))
 }
 
 // UngateAll frees every job at once for `slurmbridge open`, without a running daemon: it opens the gate and restores
@@ -273,19 +277,23 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 	if err != nil {
 		return 0, fmt.Errorf("poll: %w", err)
 	}
-	pending, freed := map[string]*job.Job{}, map[string]bool{}
+	pending := map[string]*job.Job{}
+	freed := map[string]bool{}
 	for i := range snap.Jobs {
-		if j := &snap.Jobs[i]; j.State == job.Pending {
-			pending[j.Ref] = j
-			if release.Behind(snap.Gates, j) {
-				freed[j.Ref] = true
-			}
+		j := &snap.Jobs[i]
+		if j.State != job.Pending {
+			continue
+		}
+		pending[j.Ref] = j
+		if release.Behind(snap.Gates, j) {
+			freed[j.Ref] = true
 		}
 	}
 	var back []job.Change
-	for ref, seat := range t.Memberships() {
-		if j := pending[ref]; j != nil && !release.IsBack(seat.Member, j) {
-			back = append(back, release.Restore(seat.Member, j, "", job.CauseUngated.String(), snap.At))
+	for ref, s := range t.Memberships() {
+		j := pending[ref]
+		if j != nil && !release.IsBack(s.Member, j) {
+			back = append(back, release.Restore(s.Member, j, "", job.CauseUngated.String(), snap.At))
 		} // else it has ended, runs, or has its own request: nothing but the gate holds it
 	}
 	for _, j := range mayBeOrphans(snap, t) {
@@ -296,7 +304,8 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 	updates := make([]job.Update, len(back))
 	for i := range back {
 		ref := back[i].Update.Jobs[0]
-		freed[ref], updates[i] = true, back[i].Update
+		freed[ref] = true
+		updates[i] = back[i].Update
 		if !strings.HasPrefix(pending[ref].AdminComment, job.CommentPrefix) { // somebody else's
 			updates[i].AdminComment = nil
 		}

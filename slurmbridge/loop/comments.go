@@ -3,9 +3,11 @@ package loop
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/comment"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -18,7 +20,11 @@ const mostWritten = 20
 // comments writes jobs' AdminComments. Admins and tools may write them at any time (scancel --admin-comment, from 25.11
 // on): the bridge reads a comment again before it writes, and never replaces another's.
 type comments struct {
-	*Bridge
+	slurm   job.Slurm
+	metrics *Metrics
+	now     func() time.Time
+	log     *slog.Logger
+
 	jobs map[string]*job.Job // as they were last read
 	said map[string]string   // what the bridge wrote last, without the note of the job's defaults
 }
@@ -35,21 +41,28 @@ func (c *comments) look(jobs []job.Job) {
 // readAgain reads jobs again before they are changed. edited holds those with a field, of the fields that the bridge
 // may set, that somebody has changed since the last read. Jobs that can't be read count as unchanged.
 func (c *comments) readAgain(ctx context.Context, refs []string) (edited map[string]bool) {
-	jobs, err := c.Slurm.Jobs(ctx, refs)
+	jobs, err := c.slurm.Jobs(ctx, refs)
 	if err != nil {
-		c.Log.Warn("jobs not read again before they are changed", "err", err)
+		c.log.Warn("jobs not read again before they are changed", "err", err)
 	}
 	edited = map[string]bool{}
 	for i := range jobs {
 		is := &jobs[i]
-		if was := c.jobs[is.Ref]; was != nil {
-			edited[is.Ref] = is.State == was.State && (is.Request.Raw != was.Request.Raw || is.ReqNodes != was.ReqNodes ||
-				is.Dependency.Raw != was.Dependency.Raw || !is.Eligible.Equal(was.Eligible) || is.TimeLimit != was.TimeLimit ||
-				(is.Priority == 0) != (was.Priority == 0))
-			c.jobs[is.Ref] = is
+		was := c.jobs[is.Ref]
+		if was == nil {
+			continue
 		}
+		edited[is.Ref] = isEdited(was, is)
+		c.jobs[is.Ref] = is
 	}
 	return edited
+}
+
+// isEdited reports whether two reads of a job in one state differ in a field that the bridge may set.
+func isEdited(was, is *job.Job) bool {
+	return is.State == was.State && (is.Request.Raw != was.Request.Raw || is.ReqNodes != was.ReqNodes ||
+		is.Dependency.Raw != was.Dependency.Raw || !is.Eligible.Equal(was.Eligible) || is.TimeLimit != was.TimeLimit ||
+		(is.Priority == 0) != (was.Priority == 0))
 }
 
 // foreign reports whether a job has an AdminComment that the bridge didn't write.
@@ -60,7 +73,8 @@ func (c *comments) foreign(ref string) bool {
 
 // written returns a job's AdminComment.
 func (c *comments) written(ref string) string {
-	if said, is := c.said[ref]; is || c.jobs[ref] == nil {
+	said, wrote := c.said[ref]
+	if wrote || c.jobs[ref] == nil {
 		return said
 	}
 	return c.jobs[ref].AdminComment
@@ -88,21 +102,22 @@ func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input) {
 		}
 		updates = append(updates, job.Update{Jobs: slices.Sorted(slices.Values(byText[text])), AdminComment: &text})
 	}
-	for i, err := range c.Slurm.UpdateAll(ctx, updates) {
+	for i, err := range c.slurm.UpdateAll(ctx, updates) {
 		u := &updates[i]
-		c.Metrics.changed(string(job.StepComment), err)
-		c.tracker.Sent(&job.Change{Step: job.StepComment, Update: *u}, err, c.Now())
+		c.metrics.changed(string(job.StepComment), err)
+		in.Tracker.Sent(&job.Change{Step: job.StepComment, Update: *u}, err, c.now())
 		if err != nil && !errors.Is(err, job.ErrNoJob) {
-			c.Log.Debug("admin comment refused", "jobs", strings.Join(u.Jobs, ","), "err", err)
+			c.log.Debug("admin comment refused", "jobs", strings.Join(u.Jobs, ","), "err", err)
 		}
 		c.wrote(u.Jobs, *u.AdminComment) // even if refused: it isn't worth a second try
 	}
 }
 
-// keepForeign removes from changes the AdminComments of jobs that have another's comment.
-func (c *comments) keepForeign(all []job.Change) {
+// spareForeign removes from changes the AdminComments of jobs that have another's comment.
+func (c *comments) spareForeign(all []job.Change) {
 	for i := range all {
-		if u := &all[i].Update; slices.ContainsFunc(u.Jobs, c.foreign) {
+		u := &all[i].Update
+		if slices.ContainsFunc(u.Jobs, c.foreign) {
 			u.AdminComment = nil
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/extend"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 const (
@@ -27,11 +28,13 @@ func (b *Bridge) extend(ctx context.Context, in *plan.Input) []job.Change {
 	if !b.ExtendLimit || b.acting() != job.Active {
 		return nil
 	}
-	ours, memberships := b.grouped(in), b.tracker.Memberships()
+	memberships := b.tracker.Memberships()
+	ours := grouped(in, memberships)
 	var out []job.Change
 	for i := range in.Snap.Jobs {
 		j := &in.Snap.Jobs[i]
-		if at, ok := onOneGPU(j); !ok || j.Request.Kind != job.Shares || !ours[at] {
+		at, ok := onOneGPU(j)
+		if !ok || j.Request.Kind != job.Shares || !ours[at] {
 			continue
 		}
 		c, ok := b.claim(in, j)
@@ -56,7 +59,8 @@ func (b *Bridge) extend(ctx context.Context, in *plan.Input) []job.Change {
 			continue
 		}
 		b.tracker.Lend(j, limit, in.Snap.At)
-		if m := memberships[j.Ref].Member; m != nil {
+		m := memberships[j.Ref].Member
+		if m != nil {
 			m.OwnLimit = c.Own
 		}
 		out = append(out, job.Change{
@@ -80,10 +84,10 @@ const boundsLast = time.Minute
 // readBounds reads the operators' bounds, once a minute while jobs share, and at each poll while jobs wait for one of
 // them; nil = not known. It ends the limits that operators have lifted.
 func (b *Bridge) readBounds(ctx context.Context, snap *job.Snapshot) *job.Bounds {
-	shares := func(j job.Job) bool { return j.Request.Kind == job.Shares }
 	closed := b.tracker.Limits.ByOperator()
+	needed := closed || slices.ContainsFunc(snap.Jobs, func(j job.Job) bool { return j.Request.Kind == job.Shares })
 	switch {
-	case b.acting() != job.Active || !closed && !slices.ContainsFunc(snap.Jobs, shares):
+	case b.acting() != job.Active || !needed:
 		return nil
 	case b.bounds != nil && !closed && snap.At.Sub(b.boundsAt) < boundsLast:
 		return b.bounds
@@ -105,15 +109,18 @@ func (b *Bridge) readBounds(ctx context.Context, snap *job.Snapshot) *job.Bounds
 			bounds.MaxTime[p] = 0
 		}
 	}
-	b.bounds, b.boundsAt = &bounds, snap.At
+	b.bounds = &bounds
+	b.boundsAt = snap.At
 	return b.bounds
 }
 
 // grouped returns the GPUs on which jobs of the bridge's groups run.
-func (b *Bridge) grouped(in *plan.Input) map[job.GPUAddr]bool {
-	out, memberships := map[job.GPUAddr]bool{}, b.tracker.Memberships()
+func grouped(in *plan.Input, memberships map[string]tracker.Membership) map[job.GPUAddr]bool {
+	out := map[job.GPUAddr]bool{}
 	for i := range in.Snap.Jobs {
-		if at, ok := onOneGPU(&in.Snap.Jobs[i]); ok && memberships[in.Snap.Jobs[i].Ref].Group != nil {
+		j := &in.Snap.Jobs[i]
+		at, ok := onOneGPU(j)
+		if ok && memberships[j.Ref].Group != nil {
 			out[at] = true
 		}
 	}
@@ -131,7 +138,8 @@ func onOneGPU(j *job.Job) (at job.GPUAddr, ok bool) {
 // claim describes a running job for package extend. It returns false if too little is known of the job or its limit may
 // not be raised.
 func (b *Bridge) claim(in *plan.Input, j *job.Job) (c extend.Claim, ok bool) {
-	p, profile := b.tracker.Done[j.Ref], in.Profile(j)
+	p := b.tracker.Done[j.Ref]
+	profile := in.Profile(j)
 	own, ok := b.tracker.Lendable(j, in.Snap.At)
 	if p == nil || profile != nil && profile.Busy != nil || j.TimeLimit == 0 || !ok {
 		return c, false

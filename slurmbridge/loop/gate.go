@@ -44,10 +44,8 @@ type Gate struct {
 	// SharersOnly are partitions in which the job_submit script makes all of a GPU's shares of a request for a whole
 	// one, where the release calls for it.
 	SharersOnly []string
-	// Adopt returns the lines of the site's rules for unchanged jobs of whole GPUs; nil = there are none.
-	Adopt func(s *job.Snapshot) string
-	Now   func() time.Time
-	Log   *slog.Logger // nil = none
+	Now         func() time.Time
+	Log         *slog.Logger // nil = none
 
 	// distrust is set while Slurm's report of the gate contradicts what was submitted, so that none is made; proved is the
 	// release that reported the gate correctly. Only the rounds use them.
@@ -65,7 +63,9 @@ type Gate struct {
 	// openedFor is when the gate was last opened for jobs that Slurm didn't let go.
 	openedFor time.Time
 
-	polled string // the gate file's lines about the last poll
+	// The gate file's lines about the last poll, and those of the site's rules for unchanged jobs of whole GPUs, which the
+	// round sets before it tends the gate.
+	polled, adopted string
 
 	asking   sync.Mutex            // held during a command about the gate: one at a time
 	lease    atomic.Pointer[lease] // the holder of asking replaces it; reading needs no lock
@@ -108,8 +108,10 @@ func (g *Gate) Proved(release string) bool { return g.proved == release && g.dis
 // prove checks that the poll shows the gate as it was submitted. Otherwise it opens the gate, which ungates all waiting
 // jobs: the bridge changes no job whose fields it may misread.
 func (g *Gate) prove(ctx context.Context, s *job.Snapshot) error {
-	if d := &g.distrust; d.why != nil && (d.release != s.Release || !g.Now().Before(d.until)) {
-		*d, g.unseen = distrust{}, 0
+	d := g.distrust
+	if d.why != nil && (d.release != s.Release || !g.Now().Before(d.until)) {
+		g.distrust = distrust{}
+		g.unseen = 0
 	}
 	for i := range s.Gates {
 		seen := &s.Gates[i]
@@ -118,7 +120,8 @@ func (g *Gate) prove(ctx context.Context, s *job.Snapshot) error {
 		case len(seen.Misread) > 0:
 			g.misread(s, seen.Misread)
 		default:
-			g.proved, g.unseen = s.Release, 0
+			g.proved = s.Release
+			g.unseen = 0
 		}
 	}
 	if g.unseen >= mostUnseen && g.distrust.why == nil {
@@ -140,10 +143,13 @@ func (g *Gate) misread(s *job.Snapshot, fields []job.Misread) {
 func (g *Gate) openAll(ctx context.Context, s *job.Snapshot) error {
 	var errs []error
 	for i := range s.Gates {
-		if seen := &s.Gates[i]; !seen.Open {
-			err := g.Slurm.OpenGate(ctx, seen.ID)
-			seen.Open, errs = err == nil, append(errs, err)
+		seen := &s.Gates[i]
+		if seen.Open {
+			continue
 		}
+		err := g.Slurm.OpenGate(ctx, seen.ID)
+		seen.Open = err == nil
+		errs = append(errs, err)
 	}
 	g.lease.Store(&lease{})
 	return errors.Join(append(errs, g.shut())...)
@@ -156,10 +162,11 @@ func (g *Gate) OpenFor(ctx context.Context, s *job.Snapshot, refs []string) {
 	defer g.asking.Unlock()
 	why := errors.New("jobs can't be let go from the gate one by one, since Slurm refuses it: the gate was opened for " +
 		"all of them")
-	if now := g.Now(); now.Sub(g.openedFor) < distrustFor {
+	now := g.Now()
+	if now.Sub(g.openedFor) < distrustFor {
 		g.distrust = distrust{why, s.Release, nil, now.Add(distrustFor)}
 	}
-	g.openedFor = g.Now()
+	g.openedFor = now
 	g.log().Error("gate", "err", errors.Join(why, g.openAll(ctx, s)), "jobs", strings.Join(refs[:min(len(refs), 10)], ","))
 }
 
@@ -171,10 +178,11 @@ const leastStalled = 2 * time.Minute
 const answerTime = 10 * time.Second
 
 func (g *Gate) current() lease {
-	if l := g.lease.Load(); l != nil {
-		return *l
+	l := g.lease.Load()
+	if l == nil {
+		return lease{}
 	}
-	return lease{}
+	return *l
 }
 
 // ID returns the gate's job number, "" while there is none.
@@ -275,7 +283,8 @@ func (g *Gate) Tend(ctx context.Context, s *job.Snapshot) error {
 	case g.ID() == "":
 		err = g.create(ctx, s, partitions)
 	case g.Left() < g.Lease*2/3:
-		if err = g.renew(ctx); errors.Is(err, job.ErrNoJob) {
+		err = g.renew(ctx)
+		if errors.Is(err, job.ErrNoJob) {
 			err = g.create(ctx, s, partitions)
 		}
 	}
@@ -305,10 +314,9 @@ func (g *Gate) note(s *job.Snapshot) {
 	if s.MistakesGPUs {
 		g.polled += lines("shares", g.SharersOnly...) + lines("type", s.Types()...)
 	}
-	if g.Adopt != nil {
-		g.polled += g.Adopt(s)
-	}
-	if i := slices.IndexFunc(s.Nodes, func(n job.Node) bool { return n.Sharing != "" }); i >= 0 {
+	g.polled += g.adopted
+	i := slices.IndexFunc(s.Nodes, func(n job.Node) bool { return n.Sharing != "" })
+	if i >= 0 {
 		g.Sharing = s.Nodes[i].Sharing
 	}
 }
@@ -322,7 +330,8 @@ func (g *Gate) Renew(ctx context.Context) error {
 	if g.ID() == "" || g.Left() <= 0 || g.Left() >= g.Lease*2/3 {
 		return nil // a gate whose lease is over may be another daemon's by now: the next round sees it
 	}
-	if idle := g.Now().Sub(time.Unix(0, g.progress.Load())); idle > max(leastStalled, g.Lease) {
+	idle := g.Now().Sub(time.Unix(0, g.progress.Load()))
+	if idle > max(leastStalled, g.Lease) {
 		return fmt.Errorf("gate %s is not renewed: the round has made no progress for %v; jobs that wait run alone after %v",
 			g.ID(), idle.Round(time.Second), g.Left().Round(time.Second))
 	}
@@ -362,14 +371,15 @@ func (g *Gate) log() *slog.Logger { return cmp.Or(g.Log, slog.New(slog.DiscardHa
 // at all, whether no poll ever has, and one that was another daemon's.
 func (g *Gate) find(s *job.Snapshot) (lost string, unseen bool, claim string) {
 	l := g.current()
-	live, newest, owner := false, "", ""
+	live := false
+	var newest job.GateState
 	for _, seen := range s.Gates {
 		if seen.Open {
 			continue
 		}
 		live = live || seen.ID == l.gate
-		if older(newest, seen.ID) {
-			newest, owner = seen.ID, seen.Owner
+		if older(newest.ID, seen.ID) {
+			newest = seen
 		}
 	}
 	l.seen = l.seen || live
@@ -380,10 +390,10 @@ func (g *Gate) find(s *job.Snapshot) (lost string, unseen bool, claim string) {
 		}
 		l = lease{}
 	}
-	if l.gate == "" && newest != "" {
-		l = lease{gate: newest, seen: true} // to be renewed at once
-		if owner != g.Name {
-			claim = newest
+	if l.gate == "" && newest.ID != "" {
+		l = lease{gate: newest.ID, seen: true} // to be renewed at once
+		if newest.Owner != g.Name {
+			claim = newest.ID
 		}
 	}
 	g.lease.Store(&l)
@@ -400,7 +410,8 @@ func (g *Gate) checkPartition(ctx context.Context) {
 	if err != nil || up != g.closed {
 		return
 	}
-	if g.closed = !up; g.closed {
+	g.closed = !up
+	if g.closed {
 		g.log().Warn("gate_partition is not there, not up or OverSubscribe=EXCLUSIVE: until that changes, the gate is in "+
 			"each partition with a node that shares GPUs, where all users see it", "partition", g.Partition)
 	}
@@ -418,7 +429,8 @@ func (g *Gate) partitions(s *job.Snapshot) []string {
 func sharedPartitions(s *job.Snapshot) []string {
 	var out []string
 	for i := range s.Nodes {
-		if n := &s.Nodes[i]; n.Units > 0 {
+		n := &s.Nodes[i]
+		if n.Units > 0 {
 			out = append(out, n.Partitions...)
 		}
 	}
@@ -432,7 +444,8 @@ func sharedPartitions(s *job.Snapshot) []string {
 func (g *Gate) mend(ctx context.Context, s *job.Snapshot, partitions []string, due bool) error {
 	var errs []error
 	for _, seen := range s.Gates {
-		ours, held := seen.ID == g.ID(), seen.Priority == 0
+		ours := seen.ID == g.ID()
+		held := seen.Priority == 0
 		if ours && isMended(seen, partitions) {
 			g.instead = ""
 		}
@@ -502,7 +515,8 @@ func (g *Gate) create(ctx context.Context, s *job.Snapshot, partitions []string)
 			return refused
 		}
 	}
-	g.refused, g.createAt = refused, g.Now().Add(refusedFor)
+	g.refused = refused
+	g.createAt = g.Now().Add(refusedFor)
 	return refused
 }
 
@@ -543,7 +557,8 @@ func lines[V any](key string, values ...V) string {
 func byPartition[V any](key string, all map[string]V, number func(V) uint64) string {
 	out := ""
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if n := number(all[name]); n > 0 && !strings.ContainsAny(name, "\n:=") {
+		n := number(all[name])
+		if n > 0 && !strings.ContainsAny(name, "\n:=") {
 			out += lines(key, fmt.Sprintf("%s:%d", name, n))
 		}
 	}

@@ -3,6 +3,7 @@ package loop
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"maps"
 	"reflect"
 	"time"
@@ -31,9 +32,16 @@ const (
 	readers        = 8
 )
 
-// identifier identifies the applications of a bridge's jobs, and remembers them.
+// identifier identifies the applications of jobs, and remembers them.
 type identifier struct {
-	*Bridge
+	apps     Apps
+	slurm    job.Slurm // has the scripts
+	sessions job.Sessions
+	names    []job.AppName
+	planner  *plan.Planner // has the window
+	now      func() time.Time
+	log      *slog.Logger
+
 	models []string // of the cluster's GPUs
 	byRef  map[string]identified
 	// profiles holds the profiles found so far. Jobs of one application share one, so that all see what is learned.
@@ -44,9 +52,10 @@ type identifier struct {
 	asked map[asked]*rlcore.Profile
 }
 
-func newIdentifier(b *Bridge) identifier {
-	return identifier{
-		Bridge: b, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{},
+func newIdentifier(b *Bridge) *identifier {
+	return &identifier{
+		apps: b.Apps, slurm: b.Slurm, sessions: b.Sessions, names: b.AppNames, planner: b.Planner, now: b.Now,
+		log: b.Log, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{},
 		foretold: map[foretold]*rlcore.Profile{},
 	}
 }
@@ -68,7 +77,7 @@ type application struct{ user, key, model string }
 
 // identified is a job's application, the number of failed reads of its script, and the last one's error.
 type identified struct {
-	job.App
+	app    job.App
 	failed int
 	err    string
 }
@@ -100,31 +109,59 @@ func ownLimit(in *plan.Input, j *job.Job) time.Duration {
 // the first of the queue. Later ticks do the rest.
 func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	jobs := in.Snap.Jobs
-	in.Apps, in.Terms = make(map[string]job.App, len(jobs)), map[string]job.Terms{}
-	if d.Models != nil {
-		seen, noLimits := d.Models(ctx)
-		in.Models, in.NoLimits = job.NameCards(seen, in.Snap.Nodes), noLimits
-	}
+	in.Apps = make(map[string]job.App, len(jobs))
+	in.Terms = map[string]job.Terms{}
 	d.models = job.CardNames(in.Models)
 	d.forget(jobs)
-	arrays := map[int64]string{} // the tasks of an array have one script: a task that was looked at
+	until := d.now().Add(identifyBudget)
+	left := d.newJobs(in)
+	sharers, arrays, searches := d.sharers(in, &left)
+	searches = append(searches, d.whole(jobs, &left)...)
+	found := map[application]*rlcore.Profile{}
+	for _, s := range searches { // jobs that need no script don't wait for other scripts
+		if !s.read && !(s.first && d.now().After(until)) {
+			d.byRef[s.j.Ref] = d.conclude(ctx, in, s, found)
+		}
+	}
+	d.read(ctx, searches, until)
+	for _, s := range searches {
+		if s.read && !s.late {
+			d.byRef[s.j.Ref] = d.conclude(ctx, in, s, found)
+		}
+	}
+	d.fillIn(in, sharers, arrays)
+}
+
+// newJobs is how many jobs may be identified for the first time in one tick: the running jobs and a window for each
+// GPU.
+func (d *identifier) newJobs(in *plan.Input) int {
+	gpus := 0
+	for i := range in.Snap.Nodes {
+		gpus += in.Snap.Nodes[i].GPUs
+	}
+	return d.planner.Window()*(gpus+1) + 16
+}
+
+// sharers lists the jobs that may share, fills in their terms, and lists what is to be found for them; left is how many
+// jobs may be new. The tasks of an array have one script: arrays names a task that was looked at.
+func (d *identifier) sharers(in *plan.Input, left *int) (all []*job.Job, arrays map[int64]string, searches []*search) {
 	memberships := in.Tracker.Memberships()
-	next, until := d.lookups(in), d.Now().Add(identifyBudget)
-	var searches []*search
-	var sharers []*job.Job
-	for i := range jobs {
-		j := &jobs[i]
+	arrays = map[int64]string{}
+	for i := range in.Snap.Jobs {
+		j := &in.Snap.Jobs[i]
 		t := d.terms(j)
 		in.Terms[j.Ref] = t
-		_, known := d.byRef[j.Ref] // an ungated job stays known
-		if !sharer(j) && in.Rule(j) == nil || !known && j.State == job.Pending && !in.WaitsForBridge(j) &&
-			memberships[j.Ref].Group == nil {
+		if !isSharer(j) && in.Rule(j) == nil {
 			continue
 		}
-		sharers = append(sharers, j)
+		_, known := d.byRef[j.Ref] // an ungated job stays known
+		if !known && j.State == job.Pending && !in.WaitsForBridge(j) && memberships[j.Ref].Group == nil {
+			continue
+		}
+		all = append(all, j)
 		if t.Session {
 			if !known {
-				d.byRef[j.Ref] = identified{App: job.SessionApp(j, &t)}
+				d.byRef[j.Ref] = identified{app: job.SessionApp(j, &t)}
 			}
 			continue
 		}
@@ -133,77 +170,90 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 		} else if j.ArrayID != 0 {
 			continue
 		}
-		if l := d.search(j, t); l != nil && next(!l.first) {
-			searches = append(searches, l)
+		s := d.search(j, t)
+		if s != nil && s.may(left) {
+			searches = append(searches, s)
 		}
 	}
-	searches = append(searches, d.whole(jobs, next)...)
-	found := map[application]*rlcore.Profile{}
-	for _, l := range searches { // jobs that need no script don't wait for other scripts
-		if !l.read && !(l.first && d.Now().After(until)) {
-			d.byRef[l.j.Ref] = d.conclude(ctx, in, l, found)
-		}
+	return all, arrays, searches
+}
+
+// may reports whether a search is for this tick, and counts the jobs that are new. Known jobs always may, since a
+// profile may have come: that costs one lookup per application.
+func (s *search) may(left *int) bool {
+	if s.first {
+		*left--
 	}
-	d.read(ctx, searches, until)
-	for _, l := range searches {
-		if l.read && !l.late {
-			d.byRef[l.j.Ref] = d.conclude(ctx, in, l, found)
-		}
-	}
+	return !s.first || *left >= 0
+}
+
+// fillIn gives a plan the applications of the jobs that may share. A task of an array has the application of the task
+// that was looked at.
+func (d *identifier) fillIn(in *plan.Input, sharers []*job.Job, arrays map[int64]string) {
 	said := map[asked]*rlcore.Profile{}
 	for _, j := range sharers {
-		app, known := d.byRef[j.Ref]
-		if !known && j.ArrayID != 0 {
-			app, known = d.byRef[arrays[j.ArrayID]]
+		known, is := d.byRef[j.Ref]
+		if !is && j.ArrayID != 0 {
+			known, is = d.byRef[arrays[j.ArrayID]]
 		}
-		if t := in.Terms[j.Ref]; known && app.Profile == nil && t.MemoryMiB > 0 && sharer(j) {
-			of := asked{j.User, app.Key, ownLimit(in, j).Seconds(), t.MemoryMiB}
-			if app.Profile = cmp.Or(said[of], d.asked[of]); app.Profile == nil {
+		if !is {
+			continue
+		}
+		app := known.app
+		mib := in.Terms[j.Ref].MemoryMiB
+		if app.Profile == nil && mib > 0 && isSharer(j) {
+			of := asked{j.User, app.Key, ownLimit(in, j).Seconds(), mib}
+			app.Profile = cmp.Or(said[of], d.asked[of])
+			if app.Profile == nil {
 				app.Profile = job.AskedProfile(of.user, of.key, of.limitS, of.memMiB)
 			}
 			said[of] = app.Profile
 		}
-		if known {
-			d.renew(j, &app.App)
-			in.Apps[j.Ref] = app.App
-		}
+		d.renew(j, &app)
+		in.Apps[j.Ref] = app
 	}
 	d.asked = said
 }
 
 // terms returns a job's terms, with its application if its owner or the site names it.
 func (d *identifier) terms(j *job.Job) job.Terms {
-	t := d.Sessions.Terms(j)
-	t.App = job.AppNamed(j, &t, d.AppNames)
+	t := d.sessions.Terms(j)
+	t.App = job.AppNamed(j, &t, d.names)
 	return t
 }
 
 // search returns what is still to be found for a job, nil = nothing. The script is read once; the profile is looked up
 // until there is one.
 func (d *identifier) search(j *job.Job, t job.Terms) *search {
-	app, known := d.byRef[j.Ref]
-	l := &search{j: j, terms: t, known: app, first: !known}
-	l.read = t.App == "" && (!known || 0 < app.failed && app.failed < scriptTries)
-	if app.Complete() || known && !l.read && app.Key == "" && app.err == "" {
+	known, is := d.byRef[j.Ref]
+	s := &search{j: j, terms: t, known: known, first: !is}
+	s.read = t.App == "" && (!is || 0 < known.failed && known.failed < scriptTries)
+	if known.app.Complete() || is && !s.read && known.app.Key == "" && known.err == "" {
 		return nil
 	}
-	return l
+	return s
 }
 
 // whole lists jobs with a GPU of their own, once each: their records become profiles, which show whether they could
 // share. No decision depends on it.
-func (d *identifier) whole(jobs []job.Job, next func(known bool) bool) []*search {
+func (d *identifier) whole(jobs []job.Job, left *int) []*search {
 	var out []*search
 	for i := range jobs {
 		j := &jobs[i]
 		if j.State != job.Running || j.Request.Kind != job.WholeGPU || j.Request.Count > 1 {
 			continue
 		}
-		if app, known := d.byRef[j.Ref]; known && (app.failed == 0 || app.failed >= scriptTries) {
+		known, is := d.byRef[j.Ref]
+		if is && (known.failed == 0 || known.failed >= scriptTries) {
 			continue
 		}
-		if l := d.search(j, d.terms(j)); l != nil && next(false) {
-			out = append(out, l)
+		s := d.search(j, d.terms(j))
+		if s == nil {
+			continue
+		}
+		*left--
+		if *left >= 0 {
+			out = append(out, s)
 		}
 	}
 	return out
@@ -213,15 +263,16 @@ func (d *identifier) whole(jobs []job.Job, next func(known bool) bool) []*search
 func (d *identifier) read(ctx context.Context, searches []*search, until time.Time) {
 	var g errgroup.Group
 	g.SetLimit(readers)
-	for _, l := range searches {
-		if !l.read {
+	for _, s := range searches {
+		if !s.read {
 			continue
 		}
-		if l.late = d.Now().After(until); l.late {
+		s.late = d.now().After(until)
+		if s.late {
 			continue
 		}
 		g.Go(func() error {
-			l.script, l.err = d.Slurm.Script(ctx, l.j.Ref)
+			s.script, s.err = d.slurm.Script(ctx, s.j.Ref)
 			return nil
 		})
 	}
@@ -230,88 +281,122 @@ func (d *identifier) read(ctx context.Context, searches []*search, until time.Ti
 
 // conclude names the application and looks up its profiles on the GPU models that found doesn't have.
 func (d *identifier) conclude(
-	ctx context.Context, in *plan.Input, l *search, found map[application]*rlcore.Profile,
+	ctx context.Context, in *plan.Input, s *search, found map[application]*rlcore.Profile,
 ) identified {
-	out := identified{App: l.known.App, failed: l.known.failed}
+	out := identified{app: s.known.app, failed: s.known.failed}
 	switch {
-	case l.err != nil:
-		d.Log.Debug("no script", "job", l.j.Ref, "err", l.err)
+	case s.err != nil:
+		d.log.Debug("no script", "job", s.j.Ref, "err", s.err)
 		out.failed++
-	case l.read:
+	case s.read:
 		out.failed = 0
 	}
 	var err error
-	if out.Key == "" {
-		out.Key, err = d.Apps.Identify(ctx, l.j, l.terms, l.script)
+	if out.app.Key == "" {
+		out.app.Key, err = d.apps.Identify(ctx, s.j, s.terms, s.script)
 	}
-	profile := func(model string) *rlcore.Profile {
-		of := application{l.j.User, out.Key, model}
-		p, there := found[of]
-		if err != nil || out.Key == "" || there {
-			return p
-		}
-		p, err = d.Apps.Profile(ctx, of.user, of.key, of.model)
-		if was := d.profiles[of]; err == nil && p != nil && was != nil && reflect.DeepEqual(p, was) {
-			p = was
-		}
-		if err == nil {
-			found[of], d.profiles[of] = p, p
-		}
-		return p
+	if err == nil && out.app.Key != "" {
+		err = d.lookUp(ctx, s.j.User, out.app.Key, found)
 	}
-	d.foretell(l.j.User, ownLimit(in, l.j), &out.App, profile)
+	d.foretell(s.j.User, ownLimit(in, s.j), &out.app, found)
 	if err != nil {
-		if out.err = err.Error(); out.err != l.known.err { // a full disk is full in every round
-			d.Log.Warn("application not identified", "job", l.j.Ref, "err", err)
+		out.err = err.Error()
+		if out.err != s.known.err { // a full disk is full in every round
+			d.log.Warn("application not identified", "job", s.j.Ref, "err", err)
 		}
 	}
 	return out
 }
 
+// lookUp adds a user's application to found: its profile where it is fastest, and on each GPU model of several.
+func (d *identifier) lookUp(ctx context.Context, user, key string, found map[application]*rlcore.Profile) error {
+	for _, model := range d.profileModels() {
+		of := application{user, key, model}
+		p, is := found[of]
+		if !is {
+			var err error
+			p, err = d.apps.Profile(ctx, user, key, model)
+			if err != nil {
+				return err
+			}
+			was := d.profiles[of]
+			if p != nil && was != nil && reflect.DeepEqual(p, was) {
+				p = was
+			}
+			found[of] = p
+			d.profiles[of] = p
+		}
+		if p == nil && model == "" {
+			return nil // there is none on any model
+		}
+	}
+	return nil
+}
+
+// profileModels are the GPU models of which a job's profiles are looked up, "" for the one where it is fastest.
+func (d *identifier) profileModels() []string {
+	if len(d.models) > 1 {
+		return append([]string{""}, d.models...)
+	}
+	return []string{""}
+}
+
 // foretell sets the profiles that a job is expected to have, on the fastest GPU model and on each, given its
 // application's; nil = not known. Jobs with one limit share their profiles.
 func (d *identifier) foretell(
-	user string, limit time.Duration, app *job.App, of func(model string) *rlcore.Profile,
+	user string, limit time.Duration, app *job.App, known map[application]*rlcore.Profile,
 ) {
-	expected := func(model string) *rlcore.Profile {
-		p := of(model)
-		if p == nil {
-			return nil
+	app.Profile = nil
+	app.Cards = nil
+	for _, model := range d.profileModels() {
+		p := known[application{user, app.Key, model}]
+		if p != nil {
+			p = d.expected(p, user, limit)
 		}
-		key := foretold{p, limit}
-		if d.foretold[key] == nil {
-			d.foretold[key] = p.Foretold(user, limit.Seconds())
+		switch {
+		case model == "" && p == nil:
+			return
+		case model == "":
+			app.Profile = p
+		default:
+			if app.Cards == nil {
+				app.Cards = map[string]*rlcore.Profile{}
+			}
+			app.Cards[model] = p
 		}
-		return d.foretold[key]
 	}
-	app.Profile, app.Cards = expected(""), nil
-	if len(d.models) > 1 && app.Profile != nil {
-		app.Cards = map[string]*rlcore.Profile{}
-		for _, model := range d.models {
-			app.Cards[model] = expected(model)
-		}
+}
+
+// expected is the profile that a run with that limit is expected to have, given its application's.
+func (d *identifier) expected(p *rlcore.Profile, user string, limit time.Duration) *rlcore.Profile {
+	key := foretold{p, limit}
+	if d.foretold[key] == nil {
+		d.foretold[key] = p.Foretold(user, limit.Seconds())
 	}
+	return d.foretold[key]
 }
 
 // renew updates a waiting job's profiles with what was learned since they were looked up.
 func (d *identifier) renew(j *job.Job, app *job.App) {
-	known := func(model string) *rlcore.Profile { return d.profiles[application{j.User, app.Key, model}] }
-	if j.State == job.Pending && app.Profile != nil && known("") != nil {
-		d.foretell(j.User, j.TimeLimit, app, known)
+	if j.State == job.Pending && app.Profile != nil && d.profiles[application{j.User, app.Key, ""}] != nil {
+		d.foretell(j.User, j.TimeLimit, app, d.profiles)
 	}
 }
 
-// sharer reports whether a job requests a shared GPU.
-func sharer(j *job.Job) bool { return j.Request.Kind == job.Shares || j.Request.Kind == job.SharedGPU }
+// isSharer reports whether a job requests a shared GPU.
+func isSharer(j *job.Job) bool {
+	return j.Request.Kind == job.Shares || j.Request.Kind == job.SharedGPU
+}
 
 // forget drops the jobs that are gone, and profiles without jobs.
 func (d *identifier) forget(jobs []job.Job) {
 	type owned struct{ user, key string }
-	seen, run := make(map[string]bool, len(jobs)), map[owned]bool{}
+	seen := make(map[string]bool, len(jobs))
+	run := map[owned]bool{}
 	for i := range jobs {
 		j := &jobs[i]
 		seen[j.Ref] = true
-		run[owned{j.User, d.byRef[j.Ref].Key}] = true
+		run[owned{j.User, d.byRef[j.Ref].app.Key}] = true
 	}
 	maps.DeleteFunc(d.byRef, func(ref string, _ identified) bool { return !seen[ref] })
 	maps.DeleteFunc(d.profiles, func(a application, _ *rlcore.Profile) bool { return !run[owned{a.user, a.key}] })
@@ -320,20 +405,4 @@ func (d *identifier) forget(jobs []job.Job) {
 		used[p] = true
 	}
 	maps.DeleteFunc(d.foretold, func(f foretold, _ *rlcore.Profile) bool { return !used[f.of] })
-}
-
-// lookups returns a function that reports whether one more job may be identified in this tick: the running jobs and a
-// window for each GPU. Known jobs always may, since a profile may have come: that costs one lookup per application.
-func (d *identifier) lookups(in *plan.Input) (next func(known bool) bool) {
-	gpus := 0
-	for i := range in.Snap.Nodes {
-		gpus += in.Snap.Nodes[i].GPUs
-	}
-	left := d.Planner.Window()*(gpus+1) + 16
-	return func(known bool) bool {
-		if !known {
-			left--
-		}
-		return known || left >= 0
-	}
 }

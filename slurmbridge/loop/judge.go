@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
@@ -59,7 +58,8 @@ const harmFor = 24 * time.Hour
 // harm counts the shared runs of the last day.
 func (l *learned) harm(now time.Time) (c job.HarmCount) {
 	l.shared = slices.DeleteFunc(l.shared, func(r sharedRun) bool { return now.Sub(r.end) > harmFor })
-	c.Shared, c.Kinds = len(l.shared), map[string]int{}
+	c.Shared = len(l.shared)
+	c.Kinds = map[string]int{}
 	for _, r := range l.shared {
 		if len(r.harm) > 0 {
 			c.Harmed++
@@ -111,7 +111,8 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 	}
 	active := map[string]bool{}
 	for i := range snap.Jobs {
-		if j := &snap.Jobs[i]; j.State != job.Pending {
+		j := &snap.Jobs[i]
+		if j.State != job.Pending {
 			active[j.Ref] = true
 		}
 	}
@@ -122,7 +123,8 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 			return nil // the runs after it wait with it
 		}
 		if history.Failed(how.State) {
-			if all, err := b.company(ctx, r); err != nil || !all {
+			all, err := b.company(ctx, r)
+			if err != nil || !all {
 				return err
 			}
 		}
@@ -137,19 +139,18 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 // describe has Slurm describe runs and their last co-runners, unless it has done so in this round.
 func (b *Bridge) describe(ctx context.Context, runs []history.Run) error {
 	var refs []string
-	add := func(ref string) {
-		if _, known := b.described[ref]; !known && ref != "" {
-			refs = append(refs, ref)
-		}
-	}
 	for i := range runs {
-		add(runs[i].Ref)
+		refs = append(refs, runs[i].Ref)
 		for _, c := range runs[i].CoRunners {
 			if c.AtEnd {
-				add(c.Ref)
+				refs = append(refs, c.Ref)
 			}
 		}
 	}
+	refs = slices.DeleteFunc(refs, func(ref string) bool {
+		_, known := b.described[ref]
+		return known || ref == ""
+	})
 	if len(refs) == 0 {
 		return nil
 	}
@@ -195,14 +196,16 @@ func (b *Bridge) howEnded(r *history.Run, active bool) (job.Description, bool) {
 // second in which its last run ended there: the job is FAILED with exit code 1. That second must be over, and half of
 // the next for the clocks of two hosts.
 func (b *Bridge) runsAgain(r *history.Run) bool {
-	if left := r.End.Truncate(time.Second).Add(1500 * time.Millisecond).Sub(b.Now()); left <= 0 || left > patience {
+	left := r.End.Truncate(time.Second).Add(1500 * time.Millisecond).Sub(b.Now())
+	if left <= 0 || left > patience {
 		return true
 	}
 	b.Wake()
 	return false
 }
 
-// company says of the co-runners of a failed run how they ended. false: one may be about to end by the same fault.
+// company fills in how a failed run's co-runners ended. It returns false while one of them may still end by the same
+// fault.
 func (b *Bridge) company(ctx context.Context, r *history.Run) (bool, error) {
 	age := b.Now().Sub(r.End).Abs() // a node's clock may be wrong
 	for i := range r.CoRunners {
@@ -210,8 +213,9 @@ func (b *Bridge) company(ctx context.Context, r *history.Run) (bool, error) {
 		if !c.AtEnd {
 			continue
 		}
-		if c.How = b.described[c.Ref]; age < 2*history.SameMoment && c.How.State == "RUNNING" || age < patience &&
-			c.How.State == "COMPLETING" {
+		c.How = b.described[c.Ref]
+		mayEnd := c.How.State == "RUNNING" && age < 2*history.SameMoment || c.How.State == "COMPLETING" && age < patience
+		if mayEnd {
 			b.Wake()
 			return false, nil
 		}
@@ -225,7 +229,8 @@ func (b *Bridge) company(ctx context.Context, r *history.Run) (bool, error) {
 		}
 		if last != nil && last.Outcome.Fault && last.End.Sub(r.End).Abs() < patience {
 			c.How = last.Ending.How
-			c.How.Start, c.How.End = last.Start, last.End
+			c.How.Start = last.Start
+			c.How.End = last.End
 		}
 	}
 	return true, nil
@@ -253,9 +258,12 @@ func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Ru
 	o := j.Judge(b.Beliefs)
 	// Jobs that waited for its end have seen it fail: a second run comes too late for them, or at the same time. The same
 	// holds for the tools of its owner, so that where the fault may be the job's own, the owner must ask for it.
-	how, m := r.Ending.How, r.Ending.Member
-	o.Again = (o.Ours && o.Suspect != "" || r.Terms.Retry && history.Failed(how.State) && r.Shared()) && how.Requeue &&
-		b.RetryAlone && b.acting() == job.Active && m != nil && !m.Awaited && before == nil
+	how := r.Ending.How
+	m := r.Ending.Member
+	ours := o.Ours && o.Suspect != ""
+	wished := r.Terms.Retry && history.Failed(how.State) && r.Shared()
+	may := how.Requeue && b.RetryAlone && b.acting() == job.Active && m != nil && !m.Awaited && before == nil
+	o.Again = may && (ours || wished)
 	r.Outcome = &o
 	var excused *history.Run
 	if o.Cleared {
@@ -292,7 +300,8 @@ func (b *Bridge) reportRun(r *history.Run) {
 		}
 	}
 	o := r.Outcome
-	if harm := r.Harm(); len(harm) > 0 {
+	harm := r.Harm()
+	if len(harm) > 0 {
 		b.Log.Warn("job harmed", "job", r.Ref, "kinds", harm, "plain_end", r.Ending.PlainEnd, "held_s", o.HeldS)
 	}
 	with := strings.Join(r.With(), ",")
@@ -308,18 +317,19 @@ func (b *Bridge) reportRun(r *history.Run) {
 // spec is the card that a run was on, as the settings describe it; nil = its node isn't known any more, or the run was
 // on cards of several types.
 func (b *Bridge) spec(snap *job.Snapshot, r *history.Run) *rlcore.GPUSpec {
-	at := slices.IndexFunc(snap.Nodes, func(n job.Node) bool { return n.Name == r.Node })
-	if at < 0 || len(r.Devices) == 0 {
+	node := snap.Node(r.Node)
+	if node == nil || len(r.Devices) == 0 {
 		return nil
 	}
-	card := func(d *gpuprof.GPU) rlcore.GPUSpec { return b.Card.Spec(snap.Nodes[at].Card(d.Index).Type) }
-	spec := card(&r.Devices[0])
+	var specs []rlcore.GPUSpec
 	for i := range r.Devices {
-		if card(&r.Devices[i]) != spec {
-			return nil
-		}
+		specs = append(specs, b.Card.Spec(node.Card(r.Devices[i].Index).Type))
 	}
-	return &spec
+	specs = slices.Compact(specs)
+	if len(specs) > 1 {
+		return nil
+	}
+	return &specs[0]
 }
 
 // runAlone requeues a job that failed because of its co-runners. It is the member of a group again
@@ -332,9 +342,13 @@ func (b *Bridge) runAlone(ctx context.Context, r *history.Run) {
 		return
 	}
 	m := *r.Ending.Member
-	m.State, m.Cause, m.Tries, m.Alone = job.MemberRestoring, job.Cause{Kind: job.CauseRunAlone}, 0, true
+	m.State = job.MemberRestoring
+	m.Cause = job.Cause{Kind: job.CauseRunAlone}
+	m.Tries = 0
+	m.Alone = true
 	if r.Outcome.TriedMiB > 0 {
-		m.Tried, m.Cause.Kind = false, job.CauseTried
+		m.Tried = false
+		m.Cause.Kind = job.CauseTried
 	}
 	g := &job.Group{
 		ID: b.tracker.NewID(), Kind: job.StartNow, State: job.Started, Node: r.Node, Pinned: true,
@@ -373,21 +387,23 @@ func (b *Bridge) ended(ctx context.Context, snap *job.Snapshot, events []tracker
 	}
 	for i := range b.tracker.Left {
 		l := &b.tracker.Left[i]
-		if how := known[l.Ref]; !l.Requeued && final(how.State) {
+		how := known[l.Ref]
+		if !l.Requeued && final(how.State) {
 			l.Ending.How = how
 		}
 		// How a job that is pending again ended nobody says: by scontrol requeue or preemption it was killed.
-		end := known[l.Ref].End
+		end := how.End
 		if l.Requeued || end.IsZero() {
 			end = l.Ending.At
 		}
-		if !l.Requeued && !history.Killed(known[l.Ref].State) || !b.leftOthers(snap, l, end) {
+		killed := l.Requeued || history.Killed(how.State)
+		if !killed || !b.leftOthers(snap, l, end) {
 			continue
 		}
 		at := job.GPUAddr{Node: l.Ending.Node, GPU: l.Ending.GPUs[0]}
 		b.tracker.Faulted[at] = true
 		b.Log.Warn("Slurm has killed a job beside others: its GPU's MPS server may be broken, and no job joins until "+
-			"they have ended", "node", at.Node, "gpu", at.GPU, "job", l.Ref, "state", known[l.Ref].State)
+			"they have ended", "node", at.Node, "gpu", at.GPU, "job", l.Ref, "state", how.State)
 	}
 }
 
@@ -403,8 +419,10 @@ func final(state string) bool {
 // recordRuns writes down what the poll shows of runs, and how those ended that are over: judge reads it there.
 func (b *Bridge) recordRuns(ctx context.Context, snap *job.Snapshot) {
 	st := &job.Status{Snap: snap, Mode: b.Mode}
-	if before := b.Status(); before != nil {
-		st.Apps, st.Plan = before.Apps, before.Plan
+	before := b.Status()
+	if before != nil {
+		st.Apps = before.Apps
+		st.Plan = before.Plan
 	}
 	for _, id := range b.tracker.GroupIDs() {
 		st.Groups = append(st.Groups, *b.tracker.Groups[id])
@@ -429,19 +447,19 @@ func (b *Bridge) mayBeLost(snap *job.Snapshot, e *tracker.Event) bool {
 // leftOthers reports whether a run that ended at the given time, in whole seconds, computed through an MPS server which
 // others still use: jobs that have started since have a server of their own.
 func (b *Bridge) leftOthers(snap *job.Snapshot, l *tracker.Left, end time.Time) bool {
-	node, gpus := l.Ending.Node, l.Ending.GPUs
-	at := slices.IndexFunc(snap.Nodes, func(n job.Node) bool { return n.Name == node })
-	if at < 0 || len(gpus) != 1 {
+	node := snap.Node(l.Ending.Node)
+	gpus := l.Ending.GPUs
+	if node == nil || len(gpus) != 1 {
 		return false
 	}
-	if b.Card.Spec(snap.Nodes[at].Card(gpus[0]).Type).Sharing == contention.TimeSlice.Name {
+	if b.Card.Spec(node.Card(gpus[0]).Type).Sharing == contention.TimeSlice.Name {
 		return false
 	}
 	// One that did nothing with its GPU had no work in flight.
-	idle := func(i job.Idle) bool { return i.Ref == l.Ref }
-	if st := b.Status(); st != nil && slices.ContainsFunc(st.Idle, idle) {
+	st := b.Status()
+	if st != nil && slices.ContainsFunc(st.Idle, func(i job.Idle) bool { return i.Ref == l.Ref }) {
 		return false
 	}
-	addr := job.GPUAddr{Node: node, GPU: gpus[0]}
+	addr := job.GPUAddr{Node: node.Name, GPU: gpus[0]}
 	return slices.ContainsFunc(snap.Jobs, func(j job.Job) bool { return j.MayBeOn(addr) && j.Start.Before(end) })
 }

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -25,8 +26,8 @@ type Metrics struct {
 	commands                                                                 *prometheus.HistogramVec
 	refused                                                                  *prometheus.GaugeVec
 
-	// counted holds the queue's jobs that unmanaged and considered have counted.
-	counted map[string]bool
+	// The queue's jobs that unmanaged and considered have counted.
+	ungated, inCompany map[string]bool
 	// usedBefore is what the last report to Used said, by account and kind of use, s. accounts have series of their own.
 	usedBefore map[[2]string]float64
 	accounts   map[string]bool
@@ -41,7 +42,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	r := factory{promauto.With(reg)}
 	slow := []float64{1, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 3, 5}
 	return &Metrics{
-		counted: map[string]bool{},
+		ungated: map[string]bool{}, inCompany: map[string]bool{},
 		polls: counters(r, "polls_total",
 			"Polls of Slurm's queue and nodes, by result (ok, error: Slurm didn't answer or its answer could not be read).",
 			"result", "ok", "error"),
@@ -68,12 +69,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 				"run), kept (restored: Slurm says why it keeps the job pending), left (left to Slurm: it did not start twice), "+
 				"limit (restored: it is beyond a limit of accounting), misplaced (on another GPU than planned).", "outcome",
 			"started", "ended", "requeued", "owner", "stuck", "partial", "kept", "left", "limit", "misplaced"),
-		changes: r.NewCounterVec(prometheus.CounterOpts{
+		changes: r.auto.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "slurmbridge", Name: "changes_total",
 			Help: "Updates of jobs sent to Slurm, by step (prepare, release, restore, let-go, gate, extend, comment) and " +
 				"result (ok, gone: the job had ended or started, refused, down: Slurm did not answer).",
 		}, []string{"step", "result"}),
-		commands: r.NewHistogramVec(prometheus.HistogramOpts{
+		commands: r.auto.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "slurmbridge", Name: "slurm_command_duration_seconds",
 			Help:    "Time that Slurm's commands took (squeue, scontrol and so on), failed ones as well.",
 			Buckets: prometheus.ExponentialBuckets(0.005, 2, 12), NativeHistogramBucketFactor: nativeFactor,
@@ -148,7 +149,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		idleGPUs: r.gauge("idle_gpus", "GPUs that those jobs hold, shares as parts of one."),
 		withoutMPS: r.gauge("sharers_without_mps",
 			"Running jobs that share a GPU and have a process on it that computes without MPS, by the nodes' agents."),
-		used: r.NewCounterVec(prometheus.CounterOpts{
+		used: r.auto.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "slurmbridge", Name: "usage_gpu_seconds_total",
 			Help: "GPU-seconds by account, shares as parts of a GPU: held, computed (the part of that time in which kernels " +
 				"ran), beyond (computed on top of the shares held, while co-runners didn't compute), idle (held, and nothing " +
@@ -174,12 +175,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 const nativeFactor = 1.1
 
 // factory makes registered metrics.
-type factory struct{ promauto.Factory }
+type factory struct{ auto promauto.Factory }
 
 // counters makes a counter by the values of a label. The series of the given values begin at 0: a counter that begins
 // with 1 has no rate.
 func counters[S ~string](r factory, name, help, label string, values ...S) *prometheus.CounterVec {
-	c := r.NewCounterVec(prometheus.CounterOpts{Namespace: "slurmbridge", Name: name, Help: help}, []string{label})
+	c := r.auto.NewCounterVec(prometheus.CounterOpts{Namespace: "slurmbridge", Name: name, Help: help}, []string{label})
 	for _, v := range values {
 		c.WithLabelValues(string(v))
 	}
@@ -187,19 +188,19 @@ func counters[S ~string](r factory, name, help, label string, values ...S) *prom
 }
 
 func (r factory) counter(name, help string) prometheus.Counter {
-	return r.NewCounter(prometheus.CounterOpts{Namespace: "slurmbridge", Name: name, Help: help})
+	return r.auto.NewCounter(prometheus.CounterOpts{Namespace: "slurmbridge", Name: name, Help: help})
 }
 
 func (r factory) gauge(name, help string) prometheus.Gauge {
-	return r.NewGauge(prometheus.GaugeOpts{Namespace: "slurmbridge", Name: name, Help: help})
+	return r.auto.NewGauge(prometheus.GaugeOpts{Namespace: "slurmbridge", Name: name, Help: help})
 }
 
 func (r factory) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
-	return r.NewGaugeVec(prometheus.GaugeOpts{Namespace: "slurmbridge", Name: name, Help: help}, labels)
+	return r.auto.NewGaugeVec(prometheus.GaugeOpts{Namespace: "slurmbridge", Name: name, Help: help}, labels)
 }
 
 func (r factory) histogram(name, help string, buckets []float64) prometheus.Histogram {
-	return r.NewHistogram(prometheus.HistogramOpts{
+	return r.auto.NewHistogram(prometheus.HistogramOpts{
 		Namespace: "slurmbridge", Name: name, Help: help, Buckets: buckets, NativeHistogramBucketFactor: nativeFactor,
 	})
 }
@@ -272,8 +273,9 @@ func (m *Metrics) released(g *job.Group) {
 	m.groups.WithLabelValues(string(g.Kind)).Inc()
 	m.groupSize.Observe(float64(len(g.Members)))
 	for i := range g.Members {
-		if p := g.Members[i].Predicted; p > 0 && (len(g.Members) > 1 || g.Kind == job.Join) {
-			m.predicted.Observe(p)
+		slowdown := g.Members[i].Predicted
+		if slowdown > 0 && (len(g.Members) > 1 || g.Kind == job.Join) {
+			m.predicted.Observe(slowdown)
 		}
 	}
 }
@@ -300,8 +302,9 @@ func (m *Metrics) event(e tracker.Event) {
 		return
 	}
 	for i := range e.Group.Members {
-		if mm := &e.Group.Members[i]; mm.Ref == e.Ref && !mm.Start.IsZero() {
-			m.startAfterS.Observe(max(0, mm.Start.Sub(e.Group.Free).Seconds()))
+		member := &e.Group.Members[i]
+		if member.Ref == e.Ref && !member.Start.IsZero() {
+			m.startAfterS.Observe(max(0, member.Start.Sub(e.Group.Free).Seconds()))
 		}
 	}
 }
@@ -309,37 +312,35 @@ func (m *Metrics) event(e tracker.Event) {
 // healthy exports the state of health.
 func (m *Metrics) healthy(now job.HealthState) {
 	for _, state := range job.HealthStates() {
-		is := 0.0
+		on := 0.0
 		if state == now {
-			is = 1
+			on = 1
 		}
-		m.health.WithLabelValues(string(state)).Set(is)
+		m.health.WithLabelValues(string(state)).Set(on)
 	}
 }
 
 // sharers counts the jobs that were ungated and the jobs that were considered together with others, each once.
 func (m *Metrics) sharers(st *job.Status) {
-	there := make(map[string]bool, len(m.counted))
-	once := func(kind, ref string, c prometheus.Counter) {
-		key := kind + ref
-		if there[key] = true; !m.counted[key] {
-			c.Inc()
-		}
-	}
 	for ref, why := range st.Plan.Ungated {
-		once("ungated ", ref, m.unmanaged.WithLabelValues(string(why)))
+		if !m.ungated[ref] {
+			m.unmanaged.WithLabelValues(string(why)).Inc()
+		}
+		m.ungated[ref] = true
 	}
 	for ref := range st.Plan.InCompany {
-		once("company ", ref, m.considered)
-	}
-	for i := range st.Snap.Jobs {
-		for _, kind := range []string{"ungated ", "company "} {
-			if key := kind + st.Snap.Jobs[i].Ref; m.counted[key] {
-				there[key] = true
-			}
+		if !m.inCompany[ref] {
+			m.considered.Inc()
 		}
+		m.inCompany[ref] = true
 	}
-	m.counted = there
+	here := make(map[string]bool, len(st.Snap.Jobs))
+	for i := range st.Snap.Jobs {
+		here[st.Snap.Jobs[i].Ref] = true
+	}
+	isGone := func(ref string, _ bool) bool { return !here[ref] }
+	maps.DeleteFunc(m.ungated, isGone)
+	maps.DeleteFunc(m.inCompany, isGone)
 }
 
 func (m *Metrics) state(st *job.Status) {
@@ -360,9 +361,10 @@ func (m *Metrics) state(st *job.Status) {
 	released, running := 0, 0
 	for i := range st.Groups {
 		for k := range st.Groups[i].Members {
-			switch mm := &st.Groups[i].Members[k]; {
-			case mm.State.Final():
-			case mm.Ran():
+			member := &st.Groups[i].Members[k]
+			switch {
+			case member.State.Final():
+			case member.Ran():
 				running++
 			default:
 				released++
@@ -373,7 +375,7 @@ func (m *Metrics) state(st *job.Status) {
 	m.jobs.WithLabelValues("running").Set(float64(running))
 	use := map[string]int{"idle": 0, "single": 0, "shared": 0}
 	for i := range st.Plan.Running.GPUs {
-		switch n := len(st.Plan.Running.GPUs[i].Running); n {
+		switch len(st.Plan.Running.GPUs[i].Running) {
 		case 0:
 			use["idle"]++
 		case 1:

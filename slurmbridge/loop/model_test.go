@@ -704,7 +704,7 @@ func (m *memory) SaveTracker(_ context.Context, t *tracker.Tracker) (err error) 
 	return err
 }
 
-func (m *memory) Log(_ context.Context, _ time.Time, _ job.Mode, _ func(string) int64, c *job.Change, err error) error {
+func (m *memory) Log(_ context.Context, _ time.Time, _ job.Mode, _ map[string]int64, c *job.Change, err error) error {
 	m.log = append(m.log, c.Text()+fmt.Sprint(" ", err))
 	return nil
 }

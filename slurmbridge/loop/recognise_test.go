@@ -56,11 +56,10 @@ func (s *scripts) Profile(context.Context, string, string, string) (*rlcore.Prof
 // recognising is an identifier that has seen no job yet.
 func recognising(s *scripts) *identifier {
 	s.read = map[string]int{}
-	d := newIdentifier(&Bridge{
+	return newIdentifier(&Bridge{
 		Apps: s, Slurm: s, Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Planner: &plan.Planner{Decider: &rlcore.Decider{M: 5}}, Sessions: job.Sessions{MemMiB: 4096, MaxSlowdown: 1.3},
 	})
-	return &d
 }
 
 // look is what a plan hears of the jobs of a poll.
@@ -138,7 +137,7 @@ func TestMemoryThatAnOwnerSaysIsRemembered(t *testing.T) {
 func TestIdentifyingIsBounded(t *testing.T) {
 	now := time.Unix(1000, 0)
 	d := recognising(&scripts{naming: func() { now = now.Add(10 * time.Millisecond) }})
-	d.Now, d.Planner.Decider.M = func() time.Time { return now }, 1000
+	d.now, d.planner.Decider.M = func() time.Time { return now }, 1000
 	var jobs []job.Job
 	for i := range 500 {
 		jobs = append(jobs, asks(strconv.Itoa(i), "app=lmp", job.Shares, 50))

@@ -359,7 +359,8 @@ func (o *observer) hindrance(g *job.Group) (cause job.Cause, ok bool) {
 	case o.s.At.Sub(g.Free) > startGrace:
 		return job.Cause{Kind: job.CauseLate}, true
 	}
-	return job.Cause{Kind: job.CauseNodeDown}, !o.s.NodeUp(g.Node)
+	node := o.s.Node(g.Node)
+	return job.Cause{Kind: job.CauseNodeDown}, node == nil || !node.Up
 }
 
 // passedOver reports whether Slurm keeps the node from a group for jobs of higher priority.
@@ -427,13 +428,13 @@ func (o *observer) leave(g *job.Group, m *job.Member, cause job.Cause, why job.U
 
 // keeps is Slurm's reason to keep a released job from its node, "" = Slurm gives none.
 func (o *observer) keeps(node string, j *job.Job) string {
-	planned := func(n job.Node) bool { return n.Name == node && n.Planned }
+	n := o.s.Node(node)
 	switch {
 	case j == nil:
 		return ""
 	case limit.Kept(j.Reason):
 		return j.Reason
-	case slices.ContainsFunc(o.s.Nodes, planned):
+	case n != nil && n.Planned:
 		return "PLANNED"
 	}
 	return ""
