@@ -17,8 +17,8 @@ import (
 // the time in which it was suspended.
 type Claim struct {
 	job.Progress
-	// SoloS is how long its application takes alone, 0 = not known.
-	SoloS float64
+	// Profile is its application's, nil = not known: the job may run to its limit.
+	Profile *rlcore.Profile
 	// Limit is its time limit, Own what that was before anything was lent; 0 = none.
 	Limit, Own time.Duration
 	// Contract is the slowdown that it allows, 0 = any.
@@ -28,25 +28,28 @@ type Claim struct {
 // CostS is what sharing has cost the job and is expected to cost it, s, and EndS when it is expected to end,
 // s of its run.
 //
-// An application that takes less than its own limit alone and runs on after it should have ended was slowed
-// more than predicted: the longer, the less of the predicted work is believed. One that runs to its limit
-// alone shows nothing by running on. In any case the job did what an equal part of the GPU allows: one that
-// hangs is ended as well, after no more solo work than its own limit.
+// An application whose runs all take the same time, less than its own limit, and that runs on was slowed more than
+// predicted: the longer, the less of the predicted work is believed. One whose runs differ, or that runs to its limit
+// alone, shows nothing by running on. In any case the job did what an equal part of the GPU allows: one that hangs is
+// ended as well, after no more solo work than its own limit.
 func (c *Claim) CostS() (costS, endS float64) {
 	own, slow := c.Own.Seconds(), max(c.Slow, 1)
-	done, need := c.DoneS, own
-	if c.SoloS < own {
-		done, need = rlcore.Believed(c.DoneS, c.SoloS), c.SoloS
+	done := c.DoneS
+	if c.Profile != nil && c.Profile.DurationS < own {
+		done = c.Profile.Believed(done)
 	}
 	done = min(max(done, c.LeastS), c.RunS)
-	left := max(0, need-done)
+	left := max(0, own-done)
+	if c.Profile != nil {
+		left = c.Profile.Left(done, own)
+	}
 	return c.RunS - done + left*(slow-1), c.RunS + left*slow
 }
 
 // Raise is by how much the job's limit is to be raised, in whole minutes: where it is expected to end less
 // than margin before its limit, or after it, by all that sharing costs it, less what it was lent already.
 func (c *Claim) Raise(margin time.Duration) time.Duration {
-	if c.SoloS <= 0 || c.Limit <= 0 || c.Own <= 0 {
+	if c.Limit <= 0 || c.Own <= 0 {
 		return 0
 	}
 	cost, end := c.CostS()

@@ -144,12 +144,11 @@ func (b *Bridge) claim(in *plan.Input, j *job.Job) (c extend.Claim, ok bool) {
 	if p == nil || profile != nil && profile.Busy != nil || j.TimeLimit == 0 || !ok {
 		return c, false
 	}
-	soloS := own.Seconds() // it may run to its limit
-	if profile != nil && !profile.Asked {
-		soloS = profile.DurationS
+	if profile != nil && profile.Asked { // nothing of it is measured
+		profile = nil
 	}
 	return extend.Claim{
-		Progress: p.Progress, SoloS: soloS, Limit: j.TimeLimit, Own: own,
+		Progress: p.Progress, Profile: profile, Limit: j.TimeLimit, Own: own,
 		Contract: cmp.Or(in.Terms[j.Ref].MaxSlowdown, b.Planner.Decider.Guard.MaxSlowdown),
 	}, true
 }
