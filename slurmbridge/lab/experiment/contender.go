@@ -39,8 +39,10 @@ func Names() []string { return policy.Names(policy.Contenders()) }
 type World struct {
 	// Model makes a new interference model: what a site believes of slowdowns.
 	Model func() *interference.Model
-	Rules rlcore.Rules // without a Predictor
-	M     int          // window
+	// Slowdowns, if set, are the true ones, which decisions then know; see Options.Omniscient.
+	Slowdowns sim.Truth
+	Rules     rlcore.Rules // without a Predictor
+	M         int          // window
 	// Objective is what policies learn, and are tuned, to keep small; "" = the turnaround.
 	Objective policy.Objective
 	// Trained, if set, is dqn's network. Without it dqn is trained, or with BuiltIn decides by the network in the program.
@@ -81,7 +83,28 @@ var (
 func (w *World) guard() *rlcore.Guard {
 	r := w.Rules
 	r.Predictor = w.Model()
+	if w.Slowdowns != nil {
+		r.Predictor = &knowing{w.Model(), w.Slowdowns}
+	}
 	return rlcore.NewGuard(r)
+}
+
+// knowing predicts the true slowdowns, and forbids what the model does.
+type knowing struct {
+	*interference.Model
+	truth sim.Truth
+}
+
+// Predict implements rlcore.Predictor.
+func (k *knowing) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, members []*rlcore.Profile) {
+	for i, slowdown := range k.truth.Slowdowns(nil, members, nil) {
+		dst[i] = rlcore.Prediction{Slowdown: slowdown}
+	}
+}
+
+// Pace implements rlcore.Pacer: measured slowdowns hold over the whole run.
+func (k *knowing) Pace(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*rlcore.Profile, _ []float64) {
+	k.Predict(dst, spec, members)
 }
 
 // bare makes the guard of policies with their own idea of what fits. Jobs that may not
@@ -221,8 +244,10 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 		d.Guard = c.world.bare()
 		cfg.Predictor = nil
 	default:
-		model := d.Guard.Predictor.(*interference.Model)
-		cfg.Predictor, cfg.Observer, cfg.MaxSlowdown = model, model, d.Guard.MaxSlowdown
+		cfg.Predictor, cfg.MaxSlowdown = d.Guard.Predictor, d.Guard.MaxSlowdown
+		if model, learns := d.Guard.Predictor.(*interference.Model); learns {
+			cfg.Observer = model
+		}
 	}
 	res, err := sim.Run(cfg, d)
 	if err != nil {

@@ -241,7 +241,13 @@ func (p *Place) ready(o *Options, load float64, seed uint64) (*Replayable, error
 	if err != nil {
 		return nil, err
 	}
-	if o.DurationError != nil {
+	switch {
+	case o.Omniscient:
+		r = r.knowing(0, seed)
+		if len(p.Pairs) > 0 {
+			r.World.Slowdowns = r.Config.Truth
+		}
+	case o.DurationError != nil:
 		r = r.knowing(*o.DurationError, seed)
 	}
 	r.World.Objective, r.World.BuiltIn, r.World.AllGuarded = policy.Turnaround, true, true

@@ -123,3 +123,17 @@ func TestWorlds(t *testing.T) {
 		}
 	}
 }
+
+// Who knows lengths and slowdowns makes no job late, and jobs end sooner than by what a site knows.
+func TestOmniscient(t *testing.T) {
+	o := Options{
+		Workloads: []string{"miso_users"}, Loads: []float64{.9}, Policies: []string{"srpt"}, Seeds: 2, Seed: 1, Jobs: 150,
+		GPUs: 4, Effort: Effort{Tune: 1}, MaxSlowdown: rlcore.DefaultMaxSlowdown,
+	}
+	known := must.Get(Run(t.Context(), o, &InWorlds))(t).Lines["miso_users"]["0.9"]["srpt"]
+	o.Omniscient = true
+	all := must.Get(Run(t.Context(), o, &InWorlds))(t).Lines["miso_users"]["0.9"]["srpt"]
+	if all.Late > 0 || known.Late == 0 || all.VsFifo >= known.VsFifo {
+		t.Errorf("omniscient %+v\nelse %+v", all, known)
+	}
+}

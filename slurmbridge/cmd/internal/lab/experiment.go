@@ -55,7 +55,7 @@ one script comes many times. Loads are parts of what the GPUs do without sharing
   slurmbridge lab experiment --worlds                     jobs that come over time`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			for _, name := range []string{"loads", "gpus", "jobs", "duration-error", "checkpoint"} {
+			for _, name := range []string{"loads", "gpus", "jobs", "duration-error", "omniscient", "checkpoint"} {
 				if !f.worlds && c.Flags().Changed(name) {
 					return cli.Usage(fmt.Errorf("--%s is one of --worlds", name))
 				}
@@ -93,8 +93,11 @@ one script comes many times. Loads are parts of what the GPUs do without sharing
 	fl.IntVar(&o.GPUs, "gpus", 0, "with --worlds: GPUs (default 2)")
 	fl.IntVar(&o.Jobs, "jobs", 0, "with --worlds: jobs of a set (default 300)")
 	f.add(fl, 10, 5)
+	fl.BoolVar(&o.Omniscient, "omniscient", false,
+		"with --worlds: decisions know each job's duration and the true slowdowns, a bound on what predictions can bring")
 	fl.IntVar(&o.History, "history", 20, "job sets the site ran before and learned slowdowns from")
 	fl.BoolVar(&f.quick, "quick", false, "less training: a minute on two cores")
+	c.MarkFlagsMutuallyExclusive("duration-error", "omniscient")
 	cli.Values(c, "policies", experiment.Names()...)
 	cli.Values(c, "objective", policy.Objectives()...)
 	return c
