@@ -12,6 +12,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/replay"
 )
 
 // layouts are the compared ways to cut a GPU, by the slices of the instances; nil = whole.
@@ -102,8 +103,9 @@ func (w *World) MIG(jobs []history.Run) (*Layouts, error) {
 	own.Limit = cmp.Or(w.Limit, 5_000)
 	known := slices.DeleteFunc(slices.Clone(jobs), func(j history.Run) bool {
 		why := ""
+		perNode, nodes := replay.GPUs(&j)
 		switch {
-		case gpusOf(&j)*nodesOf(&j) > 1: // a job of several GPUs needs no profile: it never shares
+		case perNode*nodes > 1: // a job of several GPUs needs no profile: it never shares
 		case j.Profile == nil:
 			why = "what it used isn't known"
 		case j.Profile.Preallocating(j.CardMemMiB()):

@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
@@ -19,7 +20,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/replay"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
@@ -250,7 +251,7 @@ func (w *World) prepare(c *cluster, jobs []history.Run, left map[string]int) (*p
 	// The decider gets profiles without the lengths of these runs. Each run's length is added when it ends.
 	before := map[*rlcore.Profile]*rlcore.Profile{nil: nil}
 	for i, j := range kept {
-		s := simulated(j, believed)
+		s := simulated(j, first, believed)
 		if before[s.Profile] == nil && s.Profile != nil {
 			p := *s.Profile.OnPart(part)
 			p.Past, before[s.Profile] = nil, &p
@@ -259,7 +260,6 @@ func (w *World) prepare(c *cluster, jobs []history.Run, left map[string]int) (*p
 		s.LimitS *= s.Truth.OnPart(least).DurationS / s.Truth.DurationS // on slower GPUs users request more time
 		s.Truth = s.Truth.OnPart(part)
 		s.ID = fmt.Sprint(i) // not the ref, which requeued jobs share
-		s.SubmitS = max(0, j.Ready.Sub(first).Seconds())
 		of := reach{j.Partition, s.Foreign}
 		if s.GPUs = sets[of]; s.GPUs == nil {
 			var gpus []int
@@ -296,9 +296,11 @@ func (w *World) pick(jobs []history.Run, left map[string]int) []*history.Run {
 			left["its wait was not seen"]++
 		case !j.Took():
 			left["its run time is not known"]++
-		case gpusOf(j) == 0:
-			left["several GPUs, not as many on each node"]++
 		default:
+			if perNode, _ := replay.GPUs(j); perNode == 0 {
+				left["several GPUs, not as many on each node"]++
+				continue
+			}
 			kept = append(kept, j)
 		}
 	}
@@ -312,19 +314,9 @@ func (w *World) pick(jobs []history.Run, left map[string]int) []*history.Run {
 	return kept
 }
 
-func nodesOf(j *history.Run) int { return max(1, len(j.Nodes), len(text.ExpandHosts(j.Node))) }
-
-// gpusOf returns the number of GPUs that a run held on each of its nodes, 0 = the numbers differ.
-func gpusOf(j *history.Run) int {
-	if len(j.GPUs)%nodesOf(j) > 0 {
-		return 0
-	}
-	return max(1, j.WholeGPUs, len(j.GPUs)/nodesOf(j))
-}
-
-// simulated returns a run as an arrival. A run of several GPUs doesn't share, and its own length serves as its profile,
-// since the application's profile is of runs on one GPU.
-func simulated(j *history.Run, t *truth) sim.Arrival {
+// simulated returns a run as an arrival. Of a run of several GPUs its own length serves as its profile, since the
+// application's profile is of runs on one GPU.
+func simulated(j *history.Run, first time.Time, t *truth) sim.Arrival {
 	seconds, basis := j.Solo()
 	if basis == history.Lost {
 		seconds = j.DurationS() // a lower bound: the run failed early
@@ -332,12 +324,12 @@ func simulated(j *history.Run, t *truth) sim.Arrival {
 			seconds = j.Outcome.SoloS
 		}
 	}
-	s := sim.Arrival{Job: j.Job(), Truth: t.alone(j.Profile, max(1, seconds))}
-	if limit := j.OwnLimitS(); limit > 0 {
-		s.LimitS = max(limit, seconds)
+	s := replay.Arrival(j, first, t.alone(j.Profile, max(1, seconds)))
+	if s.LimitS > 0 {
+		s.LimitS = max(s.LimitS, seconds)
 	}
-	if perNode, nodes := gpusOf(j), nodesOf(j); perNode*nodes > 1 {
-		s.Foreign, s.PerNode, s.Nodes, s.Profile = true, perNode, nodes, s.Truth
+	if s.Foreign {
+		s.Profile = s.Truth
 	}
 	return s
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -20,10 +19,9 @@ func BenchmarkReplay(b *testing.B) {
 	}{{1500, 23, 1.2}, {5000, 100, 1.2}} {
 		b.Run(fmt.Sprintf("jobs=%d/gpus=%d", size.jobs, size.gpus), func(b *testing.B) {
 			p := must.Get(PlaceNamed("miso_sweeps"))(b)
-			r := must.Get(p.Trace(size.gpus, size.jobs, size.load, 7).Ready(&Options{
-				M: rlcore.DefaultWindow, MaxSlowdown: rlcore.DefaultMaxSlowdown,
-			}))(b)
-			r.World.Objective, r.World.BuiltIn = policy.Turnaround, true
+			r := must.Get(p.ready(&Options{
+				GPUs: size.gpus, Jobs: size.jobs, M: rlcore.DefaultWindow, MaxSlowdown: rlcore.DefaultMaxSlowdown,
+			}, size.load, 7))(b)
 			c := must.Get(r.World.Prepare(b.Context(), ours, nil, Effort{}, 1))(b)
 			var res *sim.Result
 			for b.Loop() {

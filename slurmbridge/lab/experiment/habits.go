@@ -10,7 +10,7 @@ import (
 	"gonum.org/v1/gonum/stat"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
 // habits are how a site's users submit jobs, and how the lengths of these differ. Users come in sessions of one script.
@@ -83,26 +83,46 @@ type site struct {
 	uses map[[2]int]int     // by user, and number of the user's application: index in apps
 }
 
+// drawnJob is a job of a drawn site.
+type drawnJob struct {
+	id, user, app          string
+	submitS, tookS, limitS float64
+}
+
 func newSite(h habits, apps []*rlcore.Profile, r *rand.Rand) *site {
 	return &site{h, apps, r, map[string]float64{}, map[[2]int]int{}}
 }
 
-// Trace draws n jobs for so many GPUs, with as much work as load of what they do without sharing. The site has seen as
-// many before: what it learned from them is in the profiles.
-func (p *Place) Trace(gpus, n int, load float64, seed uint64) *Trace {
+// draw draws n jobs for so many GPUs, with as much work as load of what they do without sharing. The site has seen as
+// many before: what it learned from them is in the trace's profiles.
+func (p *Place) draw(gpus, n int, load float64, seed uint64) (*Trace, []drawnJob) {
 	r := rand.New(rand.NewPCG(seed, 0x53eeb5)) //nolint:gosec // an experiment is repeatable, not secret
 	s := newSite(p.habits, p.Profiles, r)
 	jobs := s.draw(2*n, load*float64(gpus))
-	t := &Trace{Pairs: p.Pairs, Law: p.Law, GPUs: slices.Repeat([]rlcore.GPUSpec{p.Card}, gpus), Jobs: jobs[n:]}
+	t := &Trace{Pairs: p.Pairs, Law: p.Law, GPUs: slices.Repeat([]rlcore.GPUSpec{p.Card}, gpus)}
 	for _, app := range p.Profiles {
 		t.Profiles = append(t.Profiles, s.learned(app, jobs[:n]))
 	}
-	return t
+	return t, jobs[n:]
+}
+
+// arrivals returns drawn jobs as the simulator's, with the profiles by application that decisions see, and what the
+// applications really do.
+func arrivals(jobs []drawnJob, seen, really map[string]*rlcore.Profile) (out []sim.Arrival) {
+	for _, j := range jobs {
+		out = append(out, sim.Arrival{
+			Job: rlcore.Job{
+				ID: j.id, User: j.user, Profile: seen[j.app], SubmitS: j.submitS - jobs[0].submitS, LimitS: j.limitS,
+			},
+			Truth: really[j.app].Stretched(j.tookS),
+		})
+	}
+	return out
 }
 
 // draw draws n jobs that bring so much work a second, in the order in which they come.
-func (s *site) draw(n int, workPerS float64) []trace.Job {
-	var all [][]trace.Job // by session
+func (s *site) draw(n int, workPerS float64) []drawnJob {
+	var all [][]drawnJob // by session
 	for left := n; left > 0; {
 		one := s.session()
 		one = one[:min(len(one), left)]
@@ -132,7 +152,7 @@ func (s *site) appOf(user, k int) int {
 }
 
 // session draws one session; its jobs' times begin with it.
-func (s *site) session() []trace.Job {
+func (s *site) session() []drawnJob {
 	user, app := 0, s.r.IntN(len(s.apps))
 	if s.users > 1 {
 		if user = s.r.IntN(heavyUsers); s.r.Float64() > heavyPart {
@@ -144,7 +164,7 @@ func (s *site) session() []trace.Job {
 }
 
 // jobsOf draws the jobs of a user's session.
-func (s *site) jobsOf(name, app string) []trace.Job {
+func (s *site) jobsOf(name, app string) []drawnJob {
 	typicalS := s.medianS * math.Exp(s.part(app, s.appSigma)+s.part(name+"/"+app, s.userSigma)+
 		s.sessionSigma*s.r.NormFloat64())
 	mostRunS, limitS := float64(mostS), 0.0
@@ -152,10 +172,10 @@ func (s *site) jobsOf(name, app string) []trace.Job {
 		limitS = limitAbove(typicalS * math.Exp(longestSigmas*s.runSig) * (1 + (s.caution-1)*s.r.Float64()))
 		mostRunS = longestOfLimit * limitS
 	}
-	jobs := make([]trace.Job, int(math.Round(s.leastJobs*math.Pow(s.mostJobs/s.leastJobs, s.r.Float64()))))
+	jobs := make([]drawnJob, int(math.Round(s.leastJobs*math.Pow(s.mostJobs/s.leastJobs, s.r.Float64()))))
 	at := 0.0
 	for i := range jobs {
-		jobs[i] = trace.Job{User: name, App: app, SubmitS: at, DurationS: s.length(typicalS, mostRunS), LimitS: limitS}
+		jobs[i] = drawnJob{user: name, app: app, submitS: at, tookS: s.length(typicalS, mostRunS), limitS: limitS}
 		at += sessionGapS * s.r.ExpFloat64()
 	}
 	return jobs
@@ -188,39 +208,39 @@ func limitAbove(s float64) float64 {
 
 // atHours lets sessions begin at hours of the day, so that they bring so much work a second, and returns their jobs in
 // order.
-func (s *site) atHours(sessions [][]trace.Job, workPerS float64) []trace.Job {
+func (s *site) atHours(sessions [][]drawnJob, workPerS float64) []drawnJob {
 	work := 0.0
 	for _, jobs := range sessions {
 		for i := range jobs {
-			work += jobs[i].DurationS
+			work += jobs[i].tookS
 		}
 	}
-	var out []trace.Job
+	var out []drawnJob
 	for _, jobs := range sessions {
 		at := math.Inf(1)
 		for !(s.r.Float64() < (1+s.swing*math.Sin(2*math.Pi*at/86400))/(1+s.swing)) {
 			at = work / workPerS * s.r.Float64()
 		}
 		for _, j := range jobs {
-			j.SubmitS += at
+			j.submitS += at
 			out = append(out, j)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b trace.Job) int { return cmp.Compare(a.SubmitS, b.SubmitS) })
+	slices.SortStableFunc(out, func(a, b drawnJob) int { return cmp.Compare(a.submitS, b.submitS) })
 	for i := range out {
-		out[i].ID = fmt.Sprint(i + 1)
+		out[i].id = fmt.Sprint(i + 1)
 	}
 	return out
 }
 
 // learned is an application's profile as a site has learned it from earlier jobs.
-func (s *site) learned(app *rlcore.Profile, jobs []trace.Job) *rlcore.Profile {
+func (s *site) learned(app *rlcore.Profile, jobs []drawnJob) *rlcore.Profile {
 	var took []float64
 	var past []rlcore.Past
 	for _, j := range jobs {
-		if j.App == app.App {
-			took = append(took, j.DurationS)
-			past = append(past, rlcore.Past{SoloS: j.DurationS, LimitS: j.LimitS, User: j.User})
+		if j.app == app.App {
+			took = append(took, j.tookS)
+			past = append(past, rlcore.Past{SoloS: j.tookS, LimitS: j.limitS, User: j.user})
 		}
 	}
 	mean := s.medianS

@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -16,13 +17,15 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/replay"
 )
 
 // Trace is a site's past: its jobs, what their applications use alone, and, where
 // they were measured, the slowdowns of pairs.
 type Trace struct {
-	Jobs     []trace.Job
+	Jobs     []history.Run
 	Profiles []*rlcore.Profile
 	// Pairs are measured slowdowns of pairs and of groups. If there are any they are the truth, composed for groups that
 	// weren't measured as sim.Measured does; jobs may meet only if their pair was measured in both directions.
@@ -64,9 +67,25 @@ func (t *Trace) Ready(o *Options) (*Replayable, error) {
 		}
 		profiles[p.App] = t.known(p)
 	}
+	r, err := t.without(o)
+	if err != nil {
+		return nil, err
+	}
+	r.Closed = true
+	if err := t.readyJobs(r, profiles); err != nil {
+		return nil, err
+	}
+	if len(r.Config.Jobs) == 0 {
+		return nil, fmt.Errorf("%w: no job is left of %d (%v)", ErrTrace, len(t.Jobs), r.Skipped)
+	}
+	return r, nil
+}
+
+// without makes all but the jobs ready.
+func (t *Trace) without(o *Options) (*Replayable, error) {
 	r := &Replayable{
-		Closed: true, Skipped: table.Skipped{},
-		Config: sim.Config{GPUs: slices.Clone(t.GPUs), Truth: sim.Law{Law: t.law()}, Foretell: true},
+		Skipped: table.Skipped{},
+		Config:  sim.Config{GPUs: slices.Clone(t.GPUs), Truth: sim.Law{Law: t.law()}, Foretell: true},
 	}
 	model, err := t.measured(&r.Config)
 	if err != nil {
@@ -75,12 +94,6 @@ func (t *Trace) Ready(o *Options) (*Replayable, error) {
 	r.World = &World{
 		M: o.M, Model: model.Clone, Trained: o.Trained,
 		Rules: rlcore.Rules{MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, ExtendLimit: !o.KeepLimits},
-	}
-	if err := t.readyJobs(r, profiles); err != nil {
-		return nil, err
-	}
-	if len(r.Config.Jobs) == 0 {
-		return nil, fmt.Errorf("%w: no job is left of %d (%v)", ErrTrace, len(t.Jobs), r.Skipped)
 	}
 	return r, nil
 }
@@ -117,7 +130,7 @@ func (t *Trace) measured(cfg *sim.Config) (*interference.Model, error) {
 // known returns an application's profile as a site has it before any of the trace's runs: where these have lengths of
 // their own and the profile doesn't say how far they differ, the site takes it that they differ as others' do.
 func (t *Trace) known(p *rlcore.Profile) *rlcore.Profile {
-	own := func(j trace.Job) bool { return j.App == p.App && j.DurationS > 0 }
+	own := func(j history.Run) bool { return j.App == p.App && j.Took() }
 	if p.DurationSD > 0 || !slices.ContainsFunc(t.Jobs, own) {
 		return p
 	}
@@ -128,12 +141,13 @@ func (t *Trace) known(p *rlcore.Profile) *rlcore.Profile {
 
 // readyJobs adds the trace's jobs, or counts them as left out.
 func (t *Trace) readyJobs(r *Replayable, profiles map[string]*rlcore.Profile) error {
-	largest, first := 0.0, math.Inf(1)
+	largest := 0.0
 	for _, g := range t.GPUs {
 		largest = max(largest, g.MemMiB)
 	}
-	for _, j := range t.Jobs {
-		first = min(first, j.SubmitS)
+	var first time.Time
+	if len(t.Jobs) > 0 {
+		first = slices.MinFunc(t.Jobs, func(a, b history.Run) int { return a.Ready.Compare(b.Ready) }).Ready
 	}
 	type run struct {
 		app     string
@@ -141,33 +155,25 @@ func (t *Trace) readyJobs(r *Replayable, profiles map[string]*rlcore.Profile) er
 	}
 	stretched := map[run]*rlcore.Profile{}
 	for _, j := range t.Jobs {
-		p := profiles[j.App]
+		j.Profile = profiles[j.App]
+		p := j.Profile
 		switch {
-		case p == nil && j.Unknown:
+		case p == nil:
 			p = unknown(&j)
 			r.Unknown++
-		case p == nil:
-			return fmt.Errorf("%w: job %s: there is no profile of %q", ErrTrace, j.ID, j.App)
 		case p.Peak().MemMiB > largest:
 			r.Skipped["more memory than a GPU has"]++
 			continue
-		case j.DurationS == 0 && !trace.HasDuration(p):
-			return fmt.Errorf("%w: job %s: neither its line nor the profile of %q says how long it takes", ErrTrace, j.ID, j.App)
+		case !j.Took() && !trace.HasDuration(p):
+			return fmt.Errorf("%w: job %s: neither its line nor the profile of %q says how long it takes",
+				ErrTrace, j.Ref, j.App)
 		}
-		of := run{j.App, cmp.Or(j.DurationS, p.DurationS)}
+		of := run{j.App, cmp.Or(j.DurationS(), p.DurationS)}
 		if stretched[of] == nil {
 			stretched[of] = p.Stretched(of.seconds)
 		}
-		n := sim.Arrival{
-			Job:   rlcore.Job{ID: j.ID, User: j.User, Profile: p, SubmitS: j.SubmitS - first, LimitS: j.LimitS},
-			Truth: stretched[of],
-		}
-		if j.GPUs > 1 || j.Unknown {
-			n.Foreign, n.PerNode = true, max(1, j.GPUs)
-		}
-		if j.Unknown {
-			n.Profile = nil
-		}
+		n := replay.Arrival(&j, first, stretched[of])
+		n.Foreign = n.Foreign || j.Profile == nil
 		if !r.Config.Room(&n) {
 			r.Skipped["more GPUs than there are"]++
 			continue
@@ -185,8 +191,8 @@ func (t *Trace) readyJobs(r *Replayable, profiles map[string]*rlcore.Profile) er
 }
 
 // unknown is the profile of a job of an unknown application, which shares its GPUs with no job.
-func unknown(j *trace.Job) *rlcore.Profile {
-	return &rlcore.Profile{App: j.App, DurationS: j.DurationS, PeriodS: j.DurationS, Series: []rlcore.Use{{GPU: 1}}}
+func unknown(j *history.Run) *rlcore.Profile {
+	return &rlcore.Profile{App: j.App, DurationS: j.DurationS(), PeriodS: j.DurationS(), Series: []rlcore.Use{{GPU: 1}}}
 }
 
 // knowing returns r with decisions that see each job's own duration, times a factor that the seed draws from 1 ± wrong.

@@ -13,7 +13,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/replay"
 )
 
 // flat is a profile that never changes.
@@ -24,28 +26,28 @@ func flat(name string, duration, gpu, mib float64) *rlcore.Profile {
 	}
 }
 
-// history is a small trace: jobs of known and unknown length, one of two GPUs of which only one has the memory, one
+// past is a small trace: jobs of known and unknown length, one of two GPUs of which only one has the memory, one
 // too large for the card.
-func history() *Trace {
+func past() *Trace {
 	return &Trace{
 		GPUs: []rlcore.GPUSpec{{MemMiB: 4000}, {MemMiB: 8000}},
 		Profiles: []*rlcore.Profile{
 			flat("a", 60, 0.3, 1000), flat("b", trace.UnknownDurationS, 0.5, 2000),
 			flat("c", 100, 0.9, 6000), flat("large", 10, 0.1, 9000),
 		},
-		Jobs: []trace.Job{
-			{ID: "1", SubmitS: 1000, App: "a", LimitS: 100},
-			{ID: "2", SubmitS: 1000, App: "a", DurationS: 90, User: "u"},
-			{ID: "3", SubmitS: 1005, App: "b", DurationS: 30},
-			{ID: "4", SubmitS: 1010, App: "c", GPUs: 1},
-			{ID: "5", SubmitS: 1010, App: "c", GPUs: 2},
-			{ID: "6", SubmitS: 1020, App: "large"},
+		Jobs: []history.Run{
+			replay.Run(history.Run{Ref: "1", App: "a"}, 1000, 0, 100),
+			replay.Run(history.Run{Ref: "2", App: "a", User: "u"}, 1000, 90, 0),
+			replay.Run(history.Run{Ref: "3", App: "b"}, 1005, 30, 0),
+			replay.Run(history.Run{Ref: "4", App: "c"}, 1010, 0, 0),
+			replay.Run(history.Run{Ref: "5", App: "c", WholeGPUs: 2}, 1010, 0, 0),
+			replay.Run(history.Run{Ref: "6", App: "large"}, 1020, 0, 0),
 		},
 	}
 }
 
 func TestReady(t *testing.T) {
-	r := must.Get(history().Ready(&Options{M: 5}))(t)
+	r := must.Get(past().Ready(&Options{M: 5}))(t)
 	if r.Closed || r.World.M != 5 || len(r.Config.GPUs) != 2 {
 		t.Errorf("closed: %v, window %d, %d GPUs", r.Closed, r.World.M, len(r.Config.GPUs))
 	}
@@ -68,16 +70,16 @@ func TestReady(t *testing.T) {
 		{"1", 0, 60, 60, 100}, {"2", 0, 60, 90, 0}, {"3", 5, 30, 30, 0}, {"4", 10, 100, 100, 0},
 	}, "jobs")
 
-	both := history()
+	both := past()
 	both.Jobs[4].App = "a"
 	r = must.Get(both.Ready(&Options{M: 5}))(t)
 	if j := &r.Config.Jobs[4]; r.Skipped["more GPUs than there are"] != 0 || !j.Foreign || j.PerNode != 2 {
 		t.Errorf("of two GPUs: %+v, left out: %v", j.Job, r.Skipped)
 	}
 
-	once := history()
+	once := past()
 	for i := range once.Jobs {
-		once.Jobs[i].SubmitS = 7
+		once.Jobs[i].Ready = once.Jobs[0].Ready
 	}
 	if r, err := once.Ready(&Options{M: 5}); err != nil || !r.Closed {
 		t.Errorf("all at once: closed %v, %v", r.Closed, err)
@@ -86,7 +88,7 @@ func TestReady(t *testing.T) {
 
 // Job 2 takes half as long again as its application. That is told to the site, or not.
 func TestKnownDurations(t *testing.T) {
-	r := must.Get(history().Ready(&Options{M: 5}))(t)
+	r := must.Get(past().Ready(&Options{M: 5}))(t)
 	for i, j := range r.knowing(0, 1).Config.Jobs {
 		if j.Profile.DurationS != j.Truth.DurationS || j.Profile.App != j.Truth.App {
 			t.Errorf("job %d takes %v s and is expected to take %v", i, j.Truth.DurationS, j.Profile.DurationS)
@@ -113,8 +115,7 @@ func TestReadyRefuses(t *testing.T) {
 		spoil func(*Trace)
 	}{
 		{`two profiles of "a"`, func(t *Trace) { t.Profiles = append(t.Profiles, flat("a", 1, 1, 1)) }},
-		{`job 1: there is no profile of "ghost"`, func(t *Trace) { t.Jobs[0].App = "ghost" }},
-		{`job 3: neither its line nor the profile of "b" says how long it takes`, func(t *Trace) { t.Jobs[2].DurationS = 0 }},
+		{`job 3: neither its line nor the profile of "b" says how long it takes`, func(t *Trace) { t.Jobs[2].End = t.Jobs[2].Start }},
 		{"no job is left of 1", func(t *Trace) { t.Jobs = t.Jobs[5:] }},
 		{"no job is left of 0", func(t *Trace) { t.Jobs = nil }},
 		{`pairs of "a" weren't measured`, func(t *Trace) {
@@ -124,7 +125,7 @@ func TestReadyRefuses(t *testing.T) {
 			}
 		}},
 	} {
-		tr := history()
+		tr := past()
 		c.spoil(tr)
 		if _, err := tr.Ready(&Options{M: 5}); !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)
@@ -133,11 +134,11 @@ func TestReadyRefuses(t *testing.T) {
 	for want, o := range map[string]Options{
 		"no objective": {Objective: "fame"}, "a part from 0 to below 1": {DurationError: func() *float64 { x := 1.0; return &x }()}, "window 13": {M: 13}, "window -1": {M: -1}, "seeds -1": {Seeds: -1}, `no policy "nobody"`: {Policies: []string{"nobody"}},
 	} {
-		if _, err := Replay(t.Context(), history(), o); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Replay(t.Context(), past(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	none := history()
+	none := past()
 	none.GPUs = nil
 	if _, err := Replay(t.Context(), none, Options{}); !errors.Is(err, ErrTrace) {
 		t.Errorf("no GPU: %v", err)
@@ -150,7 +151,7 @@ func TestThreeMeasuredMeet(t *testing.T) {
 	tr := &Trace{GPUs: []rlcore.GPUSpec{{MemMiB: 8000}}, Profiles: []*rlcore.Profile{flat("a", 100, 0.1, 500)}}
 	tr.Pairs = []trace.Pair{{Victim: "a", Aggressor: "a", Slowdown: 1}, {Victim: "a", Aggressor: "a", Slowdown: 1.2}}
 	for _, id := range []string{"1", "2", "3"} {
-		tr.Jobs = append(tr.Jobs, trace.Job{ID: id, App: "a"})
+		tr.Jobs = append(tr.Jobs, replay.Run(history.Run{Ref: id, App: "a"}, 0, 0, 0))
 	}
 	for _, want := range []float64{1.2, 1.5} {
 		r := must.Get(tr.Ready(&Options{M: 5}))(t)
@@ -169,7 +170,7 @@ func TestThreeMeasuredMeet(t *testing.T) {
 func TestObservedBeforeTheReplay(t *testing.T) {
 	tr := &Trace{
 		GPUs: []rlcore.GPUSpec{{MemMiB: 8000}}, Profiles: []*rlcore.Profile{flat("a", 100, 0.6, 500)},
-		Jobs: []trace.Job{{ID: "1", App: "a"}},
+		Jobs: []history.Run{replay.Run(history.Run{Ref: "1", App: "a"}, 0, 0, 0)},
 	}
 	var predicted [2]float64
 	for i := range predicted {
@@ -196,7 +197,7 @@ func TestUnmeasuredPairsNeverMeet(t *testing.T) {
 		},
 	}
 	for i, name := range []string{"a", "b", "c", "a", "c", "b", "a"} {
-		tr.Jobs = append(tr.Jobs, trace.Job{ID: string(rune('1' + i)), App: name})
+		tr.Jobs = append(tr.Jobs, replay.Run(history.Run{Ref: string(rune('1' + i)), App: name}, 0, 0, 0))
 	}
 	r := must.Get(tr.Ready(&Options{M: 5}))(t)
 	train := r.believedLaw(&contention.MPS)
@@ -232,7 +233,7 @@ func TestUnmeasuredPairsNeverMeet(t *testing.T) {
 
 // TestTrainingDrawsFromTheTrace: its applications, as long as a decision is told, at about its pace.
 func TestTrainingDrawsFromTheTrace(t *testing.T) {
-	scenario, w, err := history().Training(4)
+	scenario, w, err := past().Training(4)
 	if err != nil || w.M != 4 {
 		t.Fatal(err)
 	}

@@ -77,14 +77,7 @@ func Arrivals(r *rand.Rand) (sim.Config, error) {
 		}
 		truth[app.App], seen[app.App] = app, p
 	}
-	for _, j := range jobs[n:] {
-		cfg.Jobs = append(cfg.Jobs, sim.Arrival{
-			Job: rlcore.Job{
-				ID: j.ID, User: j.User, Profile: seen[j.App], SubmitS: j.SubmitS - jobs[n].SubmitS, LimitS: j.LimitS,
-			},
-			Truth: truth[j.App].Stretched(j.DurationS),
-		})
-	}
+	cfg.Jobs = arrivals(jobs[n:], seen, truth)
 	return cfg, nil
 }
 

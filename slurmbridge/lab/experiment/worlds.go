@@ -237,10 +237,16 @@ func (p *Place) thesis(o *Options) (*contest, error) {
 
 // ready draws a job set.
 func (p *Place) ready(o *Options, load float64, seed uint64) (*Replayable, error) {
-	r, err := p.Trace(o.GPUs, o.Jobs, load, seed).Ready(o)
+	t, jobs := p.draw(o.GPUs, o.Jobs, load, seed)
+	r, err := t.without(o)
 	if err != nil {
 		return nil, err
 	}
+	profiles := map[string]*rlcore.Profile{}
+	for _, app := range t.Profiles {
+		profiles[app.App] = app
+	}
+	r.Config.Jobs = arrivals(jobs, profiles, profiles)
 	switch {
 	case o.Omniscient:
 		r = r.knowing(0, seed)

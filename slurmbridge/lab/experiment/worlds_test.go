@@ -58,20 +58,22 @@ func TestLengthsByHabits(t *testing.T) {
 		"alnair_sweeps": {2.3, .2, true},
 	} {
 		p := must.Get(PlaceNamed(name))(t)
-		tr := p.Trace(gpus, n, load, 3)
-		must.Equal(t, p.Trace(gpus, n, load, 3).Jobs, tr.Jobs, "the same seed draws other jobs: ")
+		tr, jobs := p.draw(gpus, n, load, 3)
+		if _, again := p.draw(gpus, n, load, 3); !slices.Equal(again, jobs) {
+			t.Errorf("%s: the same seed draws other jobs", name)
+		}
 		work, heavy, short, logs := 0.0, 0.0, 0.0, map[string][]float64{}
-		for _, j := range tr.Jobs {
-			if j.LimitS > 0 != want.limited || want.limited && !slices.Contains(ladder[:], j.LimitS/3600) ||
-				j.LimitS > 0 && j.DurationS > j.LimitS {
+		for _, j := range jobs {
+			if j.limitS > 0 != want.limited || want.limited && !slices.Contains(ladder[:], j.limitS/3600) ||
+				j.limitS > 0 && j.tookS > j.limitS {
 				t.Fatalf("%s: %+v", name, j)
 			}
-			work += j.DurationS
-			logs[j.App] = append(logs[j.App], math.Log(j.DurationS))
-			if j.User < "user5" && len(j.User) == len("user5") {
+			work += j.tookS
+			logs[j.app] = append(logs[j.app], math.Log(j.tookS))
+			if j.user < "user5" && len(j.user) == len("user5") {
 				heavy++
 			}
-			if j.DurationS < p.habits.medianS/10 {
+			if j.tookS < p.habits.medianS/10 {
 				short++
 			}
 		}
@@ -79,7 +81,7 @@ func TestLengthsByHabits(t *testing.T) {
 		for _, x := range logs {
 			spread += stat.StdDev(x, nil) / float64(len(logs))
 		}
-		came := tr.Jobs[n-1].SubmitS - tr.Jobs[0].SubmitS
+		came := jobs[n-1].submitS - jobs[0].submitS
 		if got := work / came / gpus; got < .6*load || got > 1.5*load || heavy < .6*n {
 			t.Errorf("%s: a load of %.2f, %.0f of %d jobs by heavy users", name, got, heavy, n)
 		}

@@ -4,7 +4,6 @@ package trace
 
 import (
 	"bufio"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +18,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/replay"
 )
 
 // errWhat: neither format of jobs.
@@ -26,7 +27,7 @@ var errWhat = errors.New("neither CSV (job,submit_s,app,duration_s,user) nor wha
 	"(JobID|JobName|…)")
 
 // ReadJobsFile reads jobs from a file in either format, which the first line shows; see ReadJobs and ReadSacct.
-func ReadJobsFile(path string, known ...string) ([]Job, table.Skipped, error) {
+func ReadJobsFile(path string, known ...string) ([]history.Run, table.Skipped, error) {
 	f, err := open(path)
 	if err != nil {
 		return nil, nil, err
@@ -43,7 +44,7 @@ func ReadJobsFile(path string, known ...string) ([]Job, table.Skipped, error) {
 	case first == "":
 		return nil, nil, &table.Error{File: path, Err: table.ErrEmpty}
 	case first[0] != '#' && strings.Contains(first, "|"):
-		return ReadSacct(br, path, known...)
+		return ReadSacct(br, path)
 	case first[0] == '#' || strings.Contains(first, ","): // a comment is CSV's
 		jobs, err := ReadJobs(br, path, known...)
 		return jobs, nil, err
@@ -146,43 +147,23 @@ func Teach(m *interference.Model, card *rlcore.GPUSpec, profiles []*rlcore.Profi
 	}
 }
 
-// Job is one job of a trace.
-type Job struct {
-	ID string
-	// SubmitS is when it was submitted, s: on the file's own clock for CSV, since the earliest submission for sacct.
-	SubmitS float64
-	App     string
-	Unknown bool // its application isn't among the known ones (sacct only)
-	// DurationS is its run time, s: alone for CSV, as it was for sacct.
-	// 0 = not given (CSV only): its application's profile says.
-	DurationS float64
-	User      string // "" = not given
-	GPUs      int    // GPUs it held; 0 = not given
-	// LimitS is its time limit, s; 0 = none.
-	LimitS float64
-}
-
-// ReadJobs reads CSV with the columns job, submit_s, app and optionally duration_s, user, gpus and limit_s, which may
-// be empty. A job may appear once. When known is given, an application that isn't in it is a table.ErrUnknownApp. The
-// jobs come in the order of submission, jobs of one instant in the file's order. name is the file's name for messages.
-func ReadJobs(r io.Reader, name string, known ...string) ([]Job, error) {
-	var jobs []Job
+// ReadJobs reads CSV with the columns job, submit_s (by the file's own clock), app and optionally duration_s (alone),
+// user, gpus and limit_s, which may be empty. A job may appear once. When known is given, an application that isn't in
+// it is a table.ErrUnknownApp. The jobs come in the order of submission, jobs of one instant in the file's order. name
+// is the file's name for messages.
+func ReadJobs(r io.Reader, name string, known ...string) ([]history.Run, error) {
+	var jobs []history.Run
 	seen := map[string]bool{}
 	err := table.ReadCSV(r, name, []string{"job", "submit_s", "app"}, func(t *table.Row) {
-		j := Job{
-			ID:        t.Name("job"),
-			SubmitS:   t.Number("submit_s", 0, maxSubmitS),
-			App:       t.OneOf("app", known),
-			DurationS: t.NumberOr("duration_s", table.MinDurationS, table.MaxDurationS, 0),
-			User:      t.NameOr("user", ""),
-			GPUs:      count(t, "gpus"),
-			LimitS:    t.NumberOr("limit_s", table.MinDurationS, table.MaxDurationS, 0),
+		j := history.Run{Ref: t.Name("job"), App: t.OneOf("app", known), User: t.NameOr("user", ""), WholeGPUs: gpus(t)}
+		submitS := t.Number("submit_s", 0, maxSubmitS)
+		tookS := t.NumberOr("duration_s", table.MinDurationS, table.MaxDurationS, 0)
+		limitS := t.NumberOr("limit_s", table.MinDurationS, table.MaxDurationS, 0)
+		if seen[j.Ref] {
+			t.Fail("job", fmt.Errorf("%.40q %w", j.Ref, table.ErrTwice))
 		}
-		if seen[j.ID] {
-			t.Fail("job", fmt.Errorf("%.40q %w", j.ID, table.ErrTwice))
-		}
-		seen[j.ID] = true
-		jobs = append(jobs, j)
+		seen[j.Ref] = true
+		jobs = append(jobs, replay.Run(j, submitS, tookS, limitS))
 	})
 	if err != nil {
 		return nil, err
@@ -190,16 +171,24 @@ func ReadJobs(r io.Reader, name string, known ...string) ([]Job, error) {
 	return inOrder(jobs), nil
 }
 
-// count returns a whole number from 1, 0 where it isn't given.
-func count(r *table.Row, col string) int {
-	v := r.NumberOr(col, 1, maxGPUs, 0)
+// gpus returns how many whole GPUs a job requested, 0 = one, perhaps shared.
+func gpus(r *table.Row) int {
+	v := r.NumberOr("gpus", 1, maxGPUs, 0)
 	if v != math.Trunc(v) {
-		r.Fail(col, fmt.Errorf("%w: %.40s is not a whole number", table.ErrOutOfRange, r.Text(col)))
+		r.Fail("gpus", fmt.Errorf("%w: %.40s is not a whole number", table.ErrOutOfRange, r.Text("gpus")))
 	}
-	return int(v)
+	return several(int(v))
 }
 
-func inOrder(jobs []Job) []Job {
-	slices.SortStableFunc(jobs, func(a, b Job) int { return cmp.Compare(a.SubmitS, b.SubmitS) })
+// several is a number of GPUs as Run.WholeGPUs: a replay asks what would come of sharing a single one.
+func several(gpus int) int {
+	if gpus == 1 {
+		return 0
+	}
+	return gpus
+}
+
+func inOrder(jobs []history.Run) []history.Run {
+	slices.SortStableFunc(jobs, func(a, b history.Run) int { return a.Ready.Compare(b.Ready) })
 	return jobs
 }

@@ -2,11 +2,11 @@ package trace
 
 import (
 	"errors"
-	"math"
 	"strings"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 )
 
 // Whatever a file holds, it is refused with its name, or all that is read of it can be and can be printed.
@@ -27,7 +27,7 @@ func FuzzRead(f *testing.F) {
 		var err error
 		switch r := strings.NewReader(text); reader {
 		case "jobs", "sacct":
-			var jobs []Job
+			var jobs []history.Run
 			if reader == "jobs" {
 				jobs, err = ReadJobs(r, "f")
 			} else {
@@ -61,18 +61,18 @@ func FuzzRead(f *testing.F) {
 }
 
 // judge fails where a job can't be. CSV may leave its duration open.
-func judge(t *testing.T, jobs []Job, open bool) {
+func judge(t *testing.T, jobs []history.Run, open bool) {
 	for i, j := range jobs {
-		given := j.DurationS >= table.MinDurationS || open && j.DurationS == 0
-		if j.ID == "" || j.App == "" || !given || j.DurationS > table.MaxDurationS || !(j.SubmitS >= 0) ||
-			math.IsInf(j.SubmitS, 0) || j.GPUs < 0 ||
-			!(j.LimitS >= 0 && j.LimitS <= table.MaxDurationS) {
+		took := j.DurationS()
+		given := took >= table.MinDurationS || open && took == 0
+		if j.Ref == "" || j.App == "" || !given || took > table.MaxDurationS || j.Ready.Unix() < 0 || j.WholeGPUs < 0 ||
+			!(j.OwnLimitS() >= 0 && j.OwnLimitS() <= table.MaxDurationS) {
 			t.Errorf("%+v", j)
 		}
-		if strings.ContainsAny(j.ID+j.App+j.User, "\n\r\x1b\x00") {
+		if strings.ContainsAny(j.Ref+j.App+j.User, "\n\r\x1b\x00") {
 			t.Errorf("%+v can't be printed", j)
 		}
-		if i > 0 && j.SubmitS < jobs[i-1].SubmitS {
+		if i > 0 && j.Ready.Before(jobs[i-1].Ready) {
 			t.Errorf("%+v comes too late", j)
 		}
 	}

@@ -3,12 +3,13 @@ package trace
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/replay"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
@@ -30,15 +31,13 @@ const (
 // It takes what is there of JobID or JobIDRaw, JobName, User, Submit (else Eligible, else Start), ElapsedRaw (else
 // Elapsed, else End − Start), State, AllocTRES (else ReqTRES), and TimelimitRaw or Timelimit, where UNLIMITED and
 // Partition_Limit are no limit. The first three kinds and a run time must be. Times are read as local ones without a
-// change of the clock; SubmitS counts from the earliest. An application is a job name; characters in it that can't be
-// printed become "?".
+// change of the clock. An application is a job name; characters in it that can't be printed become "?".
 //
 // Left out are steps, allocations without gres/gpu (or gres/mps or gres/shard), or with an
 // instance of a GPU in MIG mode, where a TRES column is there, those that have not ended, of a job
-// that was requeued all runs but the last, and rows that are not whole. Order and name are as for ReadJobs; jobs whose
-// name isn't among known, if there are any, are Unknown: users give jobs all sorts of names.
-func ReadSacct(r io.Reader, name string, known ...string) ([]Job, table.Skipped, error) {
-	s := sacct{known: known, skipped: table.Skipped{}, last: map[string]int{}}
+// that was requeued all runs but the last, and rows that are not whole. Order and name are as for ReadJobs.
+func ReadSacct(r io.Reader, name string) ([]history.Run, table.Skipped, error) {
+	s := sacct{skipped: table.Skipped{}, last: map[string]int{}}
 	broken, err := text.ReadSacct(r, name, s.begin, s.read)
 	if err != nil {
 		return nil, nil, err
@@ -49,20 +48,15 @@ func ReadSacct(r io.Reader, name string, known ...string) ([]Job, table.Skipped,
 	if len(s.jobs) == 0 {
 		return nil, nil, table.Nothing(name, s.skipped)
 	}
-	inOrder(s.jobs)
-	for first, i := s.jobs[0].SubmitS, 0; i < len(s.jobs); i++ {
-		s.jobs[i].SubmitS -= first
-	}
-	return s.jobs, s.skipped, nil
+	return inOrder(s.jobs), s.skipped, nil
 }
 
 // sacct is the reading of one file.
 type sacct struct {
 	id, submit, lasts string // columns to take these from
 	tres              []string
-	known             []string
-	jobs              []Job
-	last              map[string]int // index in jobs by ID
+	jobs              []history.Run
+	last              map[string]int // index in jobs by ref
 	skipped           table.Skipped
 }
 
@@ -84,24 +78,24 @@ func (s *sacct) begin(t *text.SacctRow) {
 
 // read takes one row.
 func (s *sacct) read(t *text.SacctRow) {
-	j := Job{ID: t.Name(s.id), User: t.NameOr("user", ""), App: printable(t.Text("jobname"))}
-	if t.Err() != nil || strings.Contains(j.ID, ".") { // a step
+	j := history.Run{Ref: t.Name(s.id), User: t.NameOr("user", ""), App: printable(t.Text("jobname"))}
+	if t.Err() != nil || strings.Contains(j.Ref, ".") { // a step
 		return
 	}
 	gpus, part := t.GPUs(s.tres...)
-	if j.GPUs = gpus; part == text.Shared {
-		j.GPUs = max(gpus, 1)
-	}
+	j.WholeGPUs = several(gpus)
 	why := ""
+	tookS := 0.0
 	switch {
 	case part == text.Instance:
 		why = onMIG
-	case len(s.tres) > 0 && j.GPUs == 0:
+	case len(s.tres) > 0 && gpus == 0 && part != text.Shared:
 		why = noGPU
 	case !ended(t.Text("state")) || s.lasts == "end" && text.IsNone(t.Text("end")):
 		why = unended
 	default:
-		if j.DurationS = s.lasted(t); j.DurationS < table.MinDurationS {
+		tookS = s.lasted(t)
+		if tookS < table.MinDurationS {
 			why = noRunTime
 		}
 	}
@@ -109,16 +103,13 @@ func (s *sacct) read(t *text.SacctRow) {
 		s.skipped[why]++
 		return
 	}
-	j.SubmitS, j.LimitS = stamp(t, s.submit), limit(t)
-	if len(s.known) > 0 && !slices.Contains(s.known, j.App) {
-		j.Unknown = true
-	}
-	if i, ok := s.last[j.ID]; ok {
+	j = replay.Run(j, stamp(t, s.submit), tookS, limit(t))
+	if i, ok := s.last[j.Ref]; ok {
 		s.skipped[requeued]++
 		s.jobs[i] = j
 		return
 	}
-	s.last[j.ID] = len(s.jobs)
+	s.last[j.Ref] = len(s.jobs)
 	s.jobs = append(s.jobs, j)
 }
 
