@@ -49,7 +49,8 @@ func kindOf(j *history.Run) string {
 
 // add adds a run. would counts it in Would.
 func (k *Kind) add(j *history.Run, would bool) {
-	if k.Jobs++; would {
+	k.Jobs++
+	if would {
 		k.Would++
 	}
 	if !j.Ready.IsZero() && !j.Start.IsZero() {

@@ -66,7 +66,9 @@ func (w *World) cluster(instances []int) *cluster {
 			for _, p := range n.Partitions {
 				c.places[p] = append(c.places[p], len(c.gpus))
 			}
-			c.gpus, c.nodes, c.cards = append(c.gpus, spec), append(c.nodes, n.Name), append(c.cards, card)
+			c.gpus = append(c.gpus, spec)
+			c.nodes = append(c.nodes, n.Name)
+			c.cards = append(c.cards, card)
 			c.parts[card] = part
 		}
 		for g := range n.GPUs {
@@ -118,7 +120,9 @@ func (w *World) MIG(jobs []history.Run) (*Layouts, error) {
 	})
 	for _, way := range layouts {
 		c := own.cluster(way.slices)
-		if out.Cut, out.Whole = c.cut, c.whole; c.cut == 0 {
+		out.Cut = c.cut
+		out.Whole = c.whole
+		if c.cut == 0 {
 			return nil, fmt.Errorf("%w: no GPU of the nodes is known to have MIG and to be whole now", ErrReplay)
 		}
 		for _, share := range []bool{false, true} {
@@ -127,10 +131,10 @@ func (w *World) MIG(jobs []history.Run) (*Layouts, error) {
 				return nil, err
 			}
 			l.Name = way.name
-			out.Layouts = append(out.Layouts, *l)
-			if i := len(out.Layouts) - 1; !l.refuses() && (out.Best < 0 || l.Turnaround < out.Layouts[out.Best].Turnaround) {
-				out.Best = i
+			if !l.refuses() && (out.Best < 0 || l.Turnaround < out.Layouts[out.Best].Turnaround) {
+				out.Best = len(out.Layouts)
 			}
+			out.Layouts = append(out.Layouts, *l)
 		}
 	}
 	return out, nil
@@ -150,9 +154,8 @@ func (w *World) layout(jobs []history.Run, c *cluster, share bool, all *Layouts)
 		}
 	}
 	for i, j := range p.in {
-		if might, _ := wouldShare(j); might {
-			p.cfg.Jobs[i].NoShare = false
-		}
+		might, _ := wouldShare(j)
+		p.cfg.Jobs[i].NoShare = p.cfg.Jobs[i].NoShare && !might
 	}
 	d := alone()
 	if share {
@@ -162,7 +165,8 @@ func (w *World) layout(jobs []history.Run, c *cluster, share bool, all *Layouts)
 	if err != nil {
 		return nil, err
 	}
-	l.Lot, l.OOM = lot(res), res.OOM
+	l.Lot = lot(res)
+	l.OOM = res.OOM
 	for i := range res.Jobs {
 		if res.Jobs[i].TimedOut {
 			l.AtLimit++

@@ -103,14 +103,22 @@ type Lent struct {
 // Make computes a receipt.
 func Make(in *Input) *Receipt {
 	r := Sharing(in.Jobs)
-	r.From, r.To, r.Jobs, r.Modes = in.From, in.To, len(in.Jobs), map[string]int{}
+	r.From = in.From
+	r.To = in.To
+	r.Jobs = len(in.Jobs)
+	r.Modes = map[string]int{}
 	r.Refused = append([]history.Refused{}, in.Refused...)
-	users, policies, groups, of := map[string]bool{}, map[string]bool{}, map[int64]bool{}, map[string]*Kind{}
+	users := map[string]bool{}
+	policies := map[string]bool{}
+	groups := map[int64]bool{}
+	of := map[string]*Kind{}
 	busy := map[string]spans{}
 	for i := range in.Jobs {
-		j, d := &in.Jobs[i], &in.Jobs[i].Decided
+		j := &in.Jobs[i]
+		d := &in.Jobs[i].Decided
 		r.Modes[cmp.Or(string(j.Mode), unseen)]++
-		users[j.User], policies[d.Policy] = true, true
+		users[j.User] = true
+		policies[d.Policy] = true
 		would := false
 		switch {
 		case !d.Beside:
@@ -138,7 +146,9 @@ func Make(in *Input) *Receipt {
 		r.Hours.add(j, busy)
 	}
 	delete(policies, "")
-	r.Users, r.Groups, r.Policies = len(users), len(groups), slices.AppendSeq(r.Policies, maps.Keys(policies))
+	r.Users = len(users)
+	r.Groups = len(groups)
+	r.Policies = slices.AppendSeq(r.Policies, maps.Keys(policies))
 	slices.Sort(r.Policies)
 	r.Apps = history.CountSeen(in.Jobs)
 	for _, name := range slices.Sorted(maps.Keys(of)) {
@@ -170,11 +180,13 @@ func (h *Hours) add(j *history.Run, busy map[string]spans) {
 	for _, gpu := range j.GPUNames() {
 		busy[gpu] = append(busy[gpu], span{hours(j.Start), hours(j.End)})
 	}
-	took, n := j.DurationS()/3600, float64(max(1, len(j.GPUs)))
+	took := j.DurationS() / 3600
+	n := float64(max(1, len(j.GPUs)))
 	if len(j.GPUs) == 0 {
 		h.Used += took // an unknown GPU counts as not shared
 	}
-	switch solo, basis := j.Solo(); basis {
+	solo, basis := j.Solo()
+	switch basis {
 	case history.Measured:
 		h.Measured += took * n
 	case history.ByProfile:
@@ -226,9 +238,9 @@ func Sharing(runs []history.Run) *Receipt {
 
 func (r *Receipt) share(j *history.Run) {
 	o := j.Outcome
-	if lent := j.Ending.LentS; lent > 0 {
+	if j.Ending.LentS > 0 {
 		r.Lent.Jobs++
-		r.Lent.Hours += lent / 3600
+		r.Lent.Hours += j.Ending.LentS / 3600
 	}
 	if o.Suspect != "" {
 		r.Failures = append(r.Failures, j)
@@ -236,7 +248,8 @@ func (r *Receipt) share(j *history.Run) {
 	if !j.Shared() {
 		return
 	}
-	if r.Shared++; !(o.Slowdown > 0) {
+	r.Shared++
+	if !(o.Slowdown > 0) {
 		return
 	}
 	r.Seen.add(j.Ref, o.Slowdown)
@@ -256,8 +269,10 @@ func (s *Slowdown) add(ref string, v float64) {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return
 	}
-	if s.all = append(s.all, v); v > s.Worst || v == s.Worst && ref > s.Of {
-		s.Worst, s.Of = v, ref
+	s.all = append(s.all, v)
+	if v > s.Worst || v == s.Worst && ref > s.Of {
+		s.Worst = v
+		s.Of = ref
 	}
 }
 

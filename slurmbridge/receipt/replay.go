@@ -123,7 +123,8 @@ func (w *World) Replay(jobs []history.Run) (*Replay, error) {
 	if err != nil {
 		return nil, err
 	}
-	first, then := alone(), p.cfg.Jobs
+	first := alone()
+	then := p.cfg.Jobs
 	if w.WhatIf {
 		first = w.Decider()
 		if then, err = w.would(p, r); err != nil {
@@ -138,7 +139,10 @@ func (w *World) Replay(jobs []history.Run) (*Replay, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.Jobs, r.GPUs, r.Policy, r.OOM = len(p.in), len(p.cfg.GPUs), p.decider.Policy.Name(), shared.OOM
+	r.Jobs = len(p.in)
+	r.GPUs = len(p.cfg.GPUs)
+	r.Policy = p.decider.Policy.Name()
+	r.OOM = shared.OOM
 	for _, k := range shared.Kept {
 		r.Kept = append(r.Kept, history.Refused{Reason: k.Reason.String(), Jobs: k.Jobs, WaitH: k.WaitS / 3600})
 	}
@@ -165,13 +169,14 @@ func (w *World) would(p *prepared, r *Replay) ([]sim.Arrival, error) {
 		}
 		if might && w.Rule != nil {
 			rule := w.Rule(j)
-			if might = rule != nil; might {
-				out[i].Job.MaxSlowdown, out[i].Job.Grace = cmp.Or(j.Terms.MaxSlowdown, rule.MaxSlowdown), rule.Grace
+			might = rule != nil
+			if might {
+				out[i].Job.MaxSlowdown = cmp.Or(j.Terms.MaxSlowdown, rule.MaxSlowdown)
+				out[i].Job.Grace = rule.Grace
 			}
 		}
-		if p.share[i] = might; might {
-			out[i].Job.NoShare = false
-		}
+		p.share[i] = might
+		out[i].Job.NoShare = out[i].Job.NoShare && !might
 	}
 	if !slices.Contains(p.share, true) {
 		return nil, fmt.Errorf("%w: of %d jobs none requested one whole GPU and is known to use less than half of it (of "+
@@ -203,7 +208,8 @@ type prepared struct {
 // play simulates arrivals with a decider.
 func (p *prepared) play(d *rlcore.Decider, jobs []sim.Arrival) (*sim.Result, error) {
 	cfg := p.cfg
-	cfg.Jobs, cfg.Predictor = jobs, d.Guard.Predictor
+	cfg.Jobs = jobs
+	cfg.Predictor = d.Guard.Predictor
 	res, err := sim.Run(cfg, d)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrReplay, err)
@@ -221,13 +227,15 @@ const (
 // profile. Jobs of several GPUs get whole GPUs only. left counts the jobs left out, by reason.
 func (w *World) prepare(c *cluster, jobs []history.Run, left map[string]int) (*prepared, error) {
 	cfg := sim.Config{Foretell: true, GPUs: c.gpus, Nodes: c.nodes}
-	part, least := 0.0, 1.0 // the largest and smallest fraction of a GPU
+	part := 0.0  // the largest fraction of a GPU
+	least := 1.0 // the smallest
 	for _, p := range c.parts {
-		part, least = max(part, p), min(least, p)
+		part = max(part, p)
+		least = min(least, p)
 	}
 	if len(c.parts) > 1 {
-		cfg.Cards, cfg.On = c.cards,
-			func(p *rlcore.Profile, card string) *rlcore.Profile { return p.OnPart(c.parts[card] / part) }
+		cfg.Cards = c.cards
+		cfg.On = func(p *rlcore.Profile, card string) *rlcore.Profile { return p.OnPart(c.parts[card] / part) }
 	}
 	if len(cfg.GPUs) == 0 {
 		return nil, fmt.Errorf("%w: no look at the nodes was kept", ErrReplay)
@@ -254,14 +262,16 @@ func (w *World) prepare(c *cluster, jobs []history.Run, left map[string]int) (*p
 		s := simulated(j, first, believed)
 		if before[s.Profile] == nil && s.Profile != nil {
 			p := *s.Profile.OnPart(part)
-			p.Past, before[s.Profile] = nil, &p
+			p.Past = nil
+			before[s.Profile] = &p
 		}
 		s.Profile = before[s.Profile]
 		s.LimitS *= s.Truth.OnPart(least).DurationS / s.Truth.DurationS // on slower GPUs users request more time
 		s.Truth = s.Truth.OnPart(part)
 		s.ID = fmt.Sprint(i) // not the ref, which requeued jobs share
 		of := reach{j.Partition, s.Foreign}
-		if s.GPUs = sets[of]; s.GPUs == nil {
+		s.GPUs = sets[of]
+		if s.GPUs == nil {
 			var gpus []int
 			for p := range strings.SplitSeq(j.Partition, ",") {
 				gpus = append(gpus, c.places[p]...)
@@ -307,9 +317,9 @@ func (w *World) pick(jobs []history.Run, left map[string]int) []*history.Run {
 	limit := cmp.Or(w.Limit, 20_000)
 	slices.SortStableFunc(kept,
 		func(a, b *history.Run) int { return cmp.Or(a.Ready.Compare(b.Ready), cmp.Compare(a.Ref, b.Ref)) })
-	if n := len(kept) - limit; n > 0 {
-		left[fmt.Sprintf("the latest %d are enough", limit)] = n
-		kept = kept[n:]
+	if len(kept) > limit {
+		left[fmt.Sprintf("the latest %d are enough", limit)] = len(kept) - limit
+		kept = kept[len(kept)-limit:]
 	}
 	return kept
 }
@@ -357,7 +367,8 @@ func (t *truth) alone(app *rlcore.Profile, seconds float64) *rlcore.Profile {
 
 // Slowdowns implements sim.Truth.
 func (t *truth) Slowdowns(dst []float64, p []*rlcore.Profile, _ []contention.Demand) []float64 {
-	t.members, t.taught = t.members[:0], append(t.taught[:0], make([]rlcore.Prediction, len(p))...)
+	t.members = t.members[:0]
+	t.taught = append(t.taught[:0], make([]rlcore.Prediction, len(p))...)
 	for _, own := range p {
 		t.members = append(t.members, cmp.Or(t.base[own], own))
 	}
@@ -375,10 +386,13 @@ func (t *truth) Slowdowns(dst []float64, p []*rlcore.Profile, _ []contention.Dem
 }
 
 func (r *Replay) compare(p *prepared, base, shared *sim.Result) {
-	r.Base, r.Shared = lot(base), lot(shared)
-	users, apps := map[string]*Change{}, map[rlcore.Identity]*Change{}
+	r.Base = lot(base)
+	r.Shared = lot(shared)
+	users := map[string]*Change{}
+	apps := map[rlcore.Identity]*Change{}
 	for i, j := range p.in {
-		a, s := &base.Jobs[i], &shared.Jobs[i]
+		a := &base.Jobs[i]
+		s := &shared.Jobs[i]
 		r.All.add(j, a, s)
 		r.RecordedWait += max(0, j.Start.Sub(j.Ready).Hours()) / float64(len(p.in))
 		if s.Slowdown > 1.01 {
@@ -411,7 +425,8 @@ func (r *Replay) compare(p *prepared, base, shared *sim.Result) {
 	if r.Would != nil {
 		most = idle
 	}
-	r.Users, r.Apps = ranked(users, most), ranked(apps, idle)
+	r.Users = ranked(users, most)
+	r.Apps = ranked(apps, idle)
 }
 
 func (w *Would) host(j *history.Run) {
@@ -426,11 +441,13 @@ func (c *Change) add(j *history.Run, a, s *sim.Outcome) {
 	const h = 3600
 	c.Jobs++
 	mean := func(sum *float64, v float64) { *sum += (v - *sum) / float64(c.Jobs) }
-	wa, ws := a.StartS-a.SubmitS, s.StartS-s.SubmitS
+	wa := a.StartS - a.SubmitS
+	ws := s.StartS - s.SubmitS
 	mean(&c.Base, wa/h)
 	mean(&c.Shared, ws/h)
 	mean(&c.Turnaround, (s.EndS-a.EndS)/h)
-	switch d := ws - wa; {
+	d := ws - wa
+	switch {
 	case d <= -same:
 		c.Shorter++
 		c.ShorterH -= d / h
@@ -438,7 +455,8 @@ func (c *Change) add(j *history.Run, a, s *sim.Outcome) {
 		c.Longer++
 		c.LongerH += d / h
 	}
-	took, use := j.DurationS()/h, 0.0
+	took := j.DurationS() / h
+	use := 0.0
 	if j.Profile != nil {
 		use = j.Profile.Mean().GPU
 	}
@@ -514,7 +532,8 @@ func (r *Replay) Text(out io.Writer, limit int) {
 
 // worlds writes the comparison of all jobs, and by user and application.
 func (r *Replay) worlds(out io.Writer, p func(format string, args ...any), limit int) {
-	x, was := r.Would, "one by one"
+	x := r.Would
+	was := "one by one"
 	all := []*Change{&r.All}
 	if x == nil {
 		p("Replayed (estimate), %d jobs:", r.Jobs)
@@ -525,7 +544,8 @@ func (r *Replay) worlds(out io.Writer, p func(format string, args ...any), limit
 		}
 		p("What if %d of %d jobs, which requested a whole GPU and used less than half of it, %s (estimate):", x.Jobs, r.Jobs,
 			had)
-		was, all = "as requested", []*Change{&x.Change, &r.All}
+		was = "as requested"
+		all = []*Change{&x.Change, &r.All}
 	}
 	u := usage.HoursFor(max(r.Base.GPUHours, r.Shared.GPUHours))
 	p("%s: %s %s, %s sharing: %s.", u.Noun, u.Text(r.Base.GPUHours), was, u.Text(r.Shared.GPUHours),
@@ -559,8 +579,8 @@ func (r *Replay) worlds(out io.Writer, p func(format string, args ...any), limit
 				job.Span(c.Shared), job.Span(-c.Turnaround),
 			})
 		}
-		if more := len(list) - limit; more > 0 {
-			t.AppendRow(table.Row{fmt.Sprintf("and %d more", more)})
+		if len(list) > limit {
+			t.AppendRow(table.Row{fmt.Sprintf("and %d more", len(list)-limit)})
 		}
 		t.Render()
 	}

@@ -36,7 +36,8 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 		}
 	}
 	lines(len(r.Failures), func(i int) {
-		j, then := r.Failures[i], ""
+		j := r.Failures[i]
+		then := ""
 		switch o := j.Outcome; {
 		case o.Excused:
 			then = "; run again alone it failed, too"
@@ -114,14 +115,17 @@ func (r *Receipt) Lines() (out []string) {
 		ended += ", decided by " + strings.Join(r.Policies, ", ")
 	}
 	say(true, "%s.", ended)
-	active, together := r.Modes[string(job.Active)] > 0 || r.Groups > 0, r.Grouped+r.Shared > 0
+	active := r.Modes[string(job.Active)] > 0 || r.Groups > 0
+	together := r.Grouped+r.Shared > 0
 	say(active && !together, "No jobs were put together.")
 	grouped := "none" // jobs may share without a group: both sent to one GPU before a poll saw either run
 	if r.Grouped > 0 {
 		grouped = job.Count(r.Grouped, "job") + " in " + job.Count(r.Groups, "group")
 	}
 	say(active && together, "Grouped: %s; %s shared a GPU.", grouped, job.Count(r.Shared, "job"))
-	h, p, s := r.Hours, r.Predicted, r.Seen
+	h := r.Hours
+	p := r.Predicted
+	s := r.Seen
 	u := usage.HoursFor(max(h.Used, h.OneByOne))
 	var parts []string
 	for _, part := range []struct {
@@ -164,7 +168,8 @@ func (r *Receipt) Lines() (out []string) {
 func saved(u usage.Unit, v, of float64) string {
 	what := "saved"
 	if v < 0 {
-		what, v = "more used:", -v
+		what = "more used:"
+		v = -v
 	}
 	if !(of > 0) {
 		return what + " " + u.Text(v)

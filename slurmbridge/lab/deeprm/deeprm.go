@@ -61,9 +61,11 @@ func New(kind Kind, m int, r *rand.Rand) *Agent {
 		}[kind], Virtual: kind == DqnGPU},
 	}
 	a.actions = 1 + a.enc.Slots()
-	out, active := a.actions, 400 // about how many pixels are 1
+	out := a.actions
+	active := 400 // about how many pixels are 1
 	if a.enc.Virtual {
-		out, active = 2*out, 2000
+		out = 2 * out
+		active = 2000
 	}
 	a.net = nn.NewSparse(a.enc.Len(), hidden, out, active, 0.1, r)
 	a.scratch()
@@ -71,7 +73,8 @@ func New(kind Kind, m int, r *rand.Rand) *Agent {
 }
 
 func (a *Agent) scratch() {
-	a.allowed, a.prob = make([]bool, a.actions), make([]float64, a.actions)
+	a.allowed = make([]bool, a.actions)
+	a.prob = make([]float64, a.actions)
 }
 
 // Alias returns an agent that shares the parameters; gradient and scratch are its own.

@@ -87,7 +87,8 @@ func (a *Agent) Train(ctx context.Context, seed uint64, iterations int, scenario
 			return err
 		}
 		if check < best {
-			best, keep = check, slices.Clone(a.net.Theta)
+			best = check
+			keep = slices.Clone(a.net.Theta)
 		}
 	}
 	return nil
@@ -130,7 +131,8 @@ func (c *course) imitate() error {
 
 // validate is the mean makespan ÷ Σ solo time over the validation's job sets, greedily.
 func (c *course) validate() (float64, error) {
-	w, sum := c.workers[0], 0.0
+	w := c.workers[0]
+	sum := 0.0
 	for i := range c.checks {
 		_, x, err := w.play(c.checks[i], w.guard, likeliest)
 		if err != nil {
@@ -196,7 +198,8 @@ func baseline(set [][]visit) []float64 {
 	for _, ep := range set {
 		for t := range ep {
 			if t == len(sum) {
-				sum, n = append(sum, 0), append(n, 0)
+				sum = append(sum, 0)
+				n = append(n, 0)
 			}
 			sum[t] += ep[t].ret
 			n[t]++
@@ -252,7 +255,8 @@ func sample(prob []float64, r *rand.Rand) int {
 	for i, p := range prob {
 		if p > 0 {
 			last = i
-			if x -= p; x < 0 {
+			x -= p
+			if x < 0 {
 				return i
 			}
 		}
@@ -262,13 +266,15 @@ func sample(prob []float64, r *rand.Rand) int {
 
 // shortest is the teacher: of the allowed single jobs the shortest, else wait.
 func shortest(prob []float64, w *rlcore.Window, a *Agent) int {
-	pick, least := 0, 0.0
+	pick := 0
+	least := 0.0
 	for action := 1; action < a.actions; action++ {
 		c := a.combo(action)
 		if !a.allowed[action] || c.Len() != 1 {
 			continue
 		}
-		if d := w.Job(bits.TrailingZeros32(uint32(c))); pick == 0 || d.Profile != nil && d.Profile.DurationS < least {
+		d := w.Job(bits.TrailingZeros32(uint32(c)))
+		if pick == 0 || d.Profile != nil && d.Profile.DurationS < least {
 			pick = action
 			if d.Profile != nil {
 				least = d.Profile.DurationS
@@ -293,7 +299,8 @@ func (a *Agent) play(cfg sim.Config, g *rlcore.Guard, choose chooser) ([]visit, 
 		action := choose(a.distribution(a.enc.Pixels, a.allowed), w, a)
 		if choices > 1 {
 			v := visit{atS: s.NowS(), action: action}
-			v.pixels, v.allowed = slices.Clone(a.enc.Pixels), slices.Clone(a.allowed)
+			v.pixels = slices.Clone(a.enc.Pixels)
+			v.allowed = slices.Clone(a.allowed)
 			out = append(out, v)
 		}
 		return a.combo(action)

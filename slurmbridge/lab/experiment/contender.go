@@ -125,7 +125,8 @@ func (c *Contender) gradient(ctx context.Context, train dqn.Scenario, e Effort, 
 
 // network makes a contender decide by World.Trained, by the network in the program, or by one that it trains.
 func (c *Contender) network(ctx context.Context, train dqn.Scenario, e Effort, seed uint64) (err error) {
-	w, net := c.world, c.world.Trained
+	w := c.world
+	net := c.world.Trained
 	switch {
 	case net != nil:
 	case w.BuiltIn:
@@ -193,9 +194,11 @@ func (w *World) Prepare(ctx context.Context, name string, train dqn.Scenario, e 
 
 // tune keeps the setting with the smallest mean over the training sets of the objective.
 func (c *Contender) tune(knobs []policy.Knob, train dqn.Scenario, e Effort, seed uint64) error {
-	best, pick := math.Inf(1), 0
+	best := math.Inf(1)
+	pick := 0
 	set := func(k int) {
-		c.policy, c.Note = knobs[k].New, knobs[k].Note
+		c.policy = knobs[k].New
+		c.Note = knobs[k].Note
 	}
 	for k := range knobs {
 		set(k)
@@ -212,7 +215,8 @@ func (c *Contender) tune(knobs []policy.Knob, train dqn.Scenario, e Effort, seed
 			sum += res.Cost(c.world.Objective)
 		}
 		if sum < best {
-			best, pick = sum, k
+			best = sum
+			pick = k
 		}
 	}
 	set(pick)
@@ -236,7 +240,8 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 		// The whole queue is in sight, up to the largest window: this is cheap for policies that never combine.
 		d.Guard = sim.Bare()
 		d.Guard.MaxMembers = 1
-		d.M, cfg.M = rlcore.MaxWindow, rlcore.MaxWindow
+		d.M = rlcore.MaxWindow
+		cfg.M = rlcore.MaxWindow
 		if c.sorted {
 			cfg.Jobs = shortestFirst(jobs)
 		}
@@ -244,7 +249,8 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 		d.Guard = c.world.bare()
 		cfg.Predictor = nil
 	default:
-		cfg.Predictor, cfg.MaxSlowdown = d.Guard.Predictor, d.Guard.MaxSlowdown
+		cfg.Predictor = d.Guard.Predictor
+		cfg.MaxSlowdown = d.Guard.MaxSlowdown
 		if model, learns := d.Guard.Predictor.(*interference.Model); learns {
 			cfg.Observer = model
 		}
@@ -294,7 +300,10 @@ func (w *World) Learn(train dqn.Scenario, n int, seed uint64) error {
 		if err != nil {
 			return err
 		}
-		cfg.M, cfg.Predictor, cfg.Observer, cfg.MaxSlowdown = w.M, m, m, g.MaxSlowdown
+		cfg.M = w.M
+		cfg.Predictor = m
+		cfg.Observer = m
+		cfg.MaxSlowdown = g.MaxSlowdown
 		d := &rlcore.Decider{Policy: baseline.NewThroughput("greedy", m, 0), Guard: g, M: w.M}
 		if _, err := sim.Run(cfg, d); err != nil {
 			return fmt.Errorf("a past job set: %w", err)

@@ -67,7 +67,8 @@ func (c *contest) run(ctx context.Context) error {
 			return err
 		}
 		for _, x := range contenders {
-			e.contender, e.trainS = x, e.trainS+x.TrainS/float64(len(contenders))
+			e.contender = x
+			e.trainS = e.trainS + x.TrainS/float64(len(contenders))
 		}
 		c.entries[name] = e
 	}
@@ -163,8 +164,9 @@ func vetoCosts(rs []*sim.Result) []VetoCost {
 	for _, r := range rs {
 		for _, k := range r.Kept {
 			x := &sums[k.Reason]
-			x.Reason, x.Jobs, x.WaitH = k.Reason.Name(), x.Jobs+float64(k.Jobs)/float64(len(rs)),
-				x.WaitH+k.WaitS/3600/float64(len(rs))
+			x.Reason = k.Reason.Name()
+			x.Jobs = x.Jobs + float64(k.Jobs)/float64(len(rs))
+			x.WaitH = x.WaitH + k.WaitS/3600/float64(len(rs))
 		}
 	}
 	out := slices.DeleteFunc(sums[:], func(k VetoCost) bool { return k.Jobs == 0 })
@@ -192,9 +194,13 @@ func (c *contest) lines() map[string]*Line {
 
 // line sums a policy's results up and compares them with fifo's, with the best other policy's and with the bound.
 func (c *contest) line(name string) *Line {
-	l, e, rs := new(Line), c.entries[name], c.results(name)
+	l := new(Line)
+	e := c.entries[name]
+	rs := c.results(name)
 	fifo := c.results(Fifo)
-	l.TrainS, l.Note, l.DecisionUS = e.trainS, e.contender.Note, stat.Mean(e.tookUS, nil)
+	l.TrainS = e.trainS
+	l.Note = e.contender.Note
+	l.DecisionUS = stat.Mean(e.tookUS, nil)
 	vs := func(others []*sim.Result, aim policy.Objective) (mean, sd float64) {
 		return over(rs, func(i int, r *sim.Result) float64 { return r.Cost(aim) / others[i].Cost(aim) })
 	}
@@ -219,8 +225,10 @@ func (c *contest) bestOther(name string) (best []*sim.Result) {
 		if other == name || c.results(other) == nil {
 			continue
 		}
-		if mean, _ := over(c.results(other), func(_ int, r *sim.Result) float64 { return r.Cost(c.aim) }); mean < least {
-			best, least = c.results(other), mean
+		mean, _ := over(c.results(other), func(_ int, r *sim.Result) float64 { return r.Cost(c.aim) })
+		if mean < least {
+			best = c.results(other)
+			least = mean
 		}
 	}
 	return best

@@ -126,7 +126,8 @@ func (s *site) draw(n int, workPerS float64) []drawnJob {
 	for left := n; left > 0; {
 		one := s.session()
 		one = one[:min(len(one), left)]
-		all, left = append(all, one), left-len(one)
+		all = append(all, one)
+		left = left - len(one)
 	}
 	return s.atHours(all, workPerS)
 }
@@ -153,9 +154,11 @@ func (s *site) appOf(user, k int) int {
 
 // session draws one session; its jobs' times begin with it.
 func (s *site) session() []drawnJob {
-	user, app := 0, s.r.IntN(len(s.apps))
+	user := 0
+	app := s.r.IntN(len(s.apps))
 	if s.users > 1 {
-		if user = s.r.IntN(heavyUsers); s.r.Float64() > heavyPart {
+		user = s.r.IntN(heavyUsers)
+		if s.r.Float64() > heavyPart {
 			user = heavyUsers + s.r.IntN(s.users-heavyUsers)
 		}
 		app = s.appOf(user, s.r.IntN(appsOfUser))
@@ -167,7 +170,8 @@ func (s *site) session() []drawnJob {
 func (s *site) jobsOf(name, app string) []drawnJob {
 	typicalS := s.medianS * math.Exp(s.part(app, s.appSigma)+s.part(name+"/"+app, s.userSigma)+
 		s.sessionSigma*s.r.NormFloat64())
-	mostRunS, limitS := float64(mostS), 0.0
+	mostRunS := float64(mostS)
+	limitS := 0.0
 	if s.caution > 0 {
 		limitS = limitAbove(typicalS * math.Exp(longestSigmas*s.runSig) * (1 + (s.caution-1)*s.r.Float64()))
 		mostRunS = longestOfLimit * limitS
@@ -252,6 +256,8 @@ func (s *site) learned(app *rlcore.Profile, jobs []drawnJob) *rlcore.Profile {
 		sd = stat.StdDev(took, nil)
 	}
 	p := *app.Stretched(mean)
-	p.Runs, p.DurationSD, p.Past = len(took), sd, past[max(0, len(past)-rlcore.MostPast):]
+	p.Runs = len(took)
+	p.DurationSD = sd
+	p.Past = past[max(0, len(past)-rlcore.MostPast):]
 	return &p
 }

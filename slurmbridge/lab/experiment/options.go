@@ -83,8 +83,11 @@ const mostSets = 10_000
 // Check fills in defaults and refuses what makes no sense; errors are ErrOptions. Names of policies
 // may be written with other letters' cases.
 func (o *Options) Check(k *Kind) error {
-	o.Seeds, o.M, o.Effort = cmp.Or(o.Seeds, k.seeds), cmp.Or(o.M, k.window), cmp.Or(o.Effort, k.effort)
-	o.GPUs, o.Jobs = cmp.Or(o.GPUs, k.gpus), cmp.Or(o.Jobs, k.jobs)
+	o.Seeds = cmp.Or(o.Seeds, k.seeds)
+	o.M = cmp.Or(o.M, k.window)
+	o.Effort = cmp.Or(o.Effort, k.effort)
+	o.GPUs = cmp.Or(o.GPUs, k.gpus)
+	o.Jobs = cmp.Or(o.Jobs, k.jobs)
 	bad := func(format string, args ...any) error { return optionError(fmt.Sprintf(format, args...)) }
 	if len(o.Policies) == 0 {
 		o.Policies = k.policies()

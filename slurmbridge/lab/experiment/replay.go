@@ -117,7 +117,8 @@ func (t *Trace) measured(cfg *sim.Config) (*interference.Model, error) {
 			if !table.Lacks(a.App, b.App) {
 				continue
 			}
-			if lacking++; lacking > interference.MostOthers { // the model would forget the first of them, and they would meet
+			lacking++
+			if lacking > interference.MostOthers { // the model would forget the first of them, and they would meet
 				return nil, fmt.Errorf("%w: more than %d pairs of %q weren't measured both ways: leave out the profiles of "+
 					"applications that it never met", ErrTrace, interference.MostOthers, a.App)
 			}
@@ -199,7 +200,8 @@ func unknown(j *history.Run) *rlcore.Profile {
 func (r *Replayable) knowing(wrong float64, seed uint64) *Replayable {
 	rnd := rand.New(rand.NewPCG(seed, 0xd0e)) //nolint:gosec // a replay is repeatable, not secret
 	out := *r
-	out.Config.Jobs, out.Config.Foretell = slices.Clone(r.Config.Jobs), false
+	out.Config.Jobs = slices.Clone(r.Config.Jobs)
+	out.Config.Foretell = false
 	for i := range out.Config.Jobs {
 		j := &out.Config.Jobs[i]
 		if j.Profile == nil {
@@ -279,8 +281,11 @@ func Replay(ctx context.Context, t *Trace, o Options) (*ReplayReport, error) {
 		o.Objective = policy.Makespan
 	}
 	o.Objective = cmp.Or(o.Objective, policy.Turnaround)
-	r.World.Objective, r.World.BuiltIn = o.Objective, o.Objective == policy.Turnaround
-	o.GPUs, o.Jobs, o.Loads = len(t.GPUs), len(r.Config.Jobs), nil
+	r.World.Objective = o.Objective
+	r.World.BuiltIn = o.Objective == policy.Turnaround
+	o.GPUs = len(t.GPUs)
+	o.Jobs = len(r.Config.Jobs)
+	o.Loads = nil
 	c := &contest{world: r.World, o: &o, aim: o.Objective, train: r.believedLaw(t.law()), begin: o.steps(1)}
 	for i := range o.Seeds {
 		known := r

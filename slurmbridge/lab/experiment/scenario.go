@@ -67,15 +67,18 @@ func Arrivals(r *rand.Rand) (sim.Config, error) {
 	s := newSite(drawHabits(r), known, r)
 	jobs := s.draw(2*n, (0.5+0.8*r.Float64())*float64(gpus))
 	wrong := 0.3 * r.Float64()
-	truth, seen := map[string]*rlcore.Profile{}, map[string]*rlcore.Profile{}
+	truth := map[string]*rlcore.Profile{}
+	seen := map[string]*rlcore.Profile{}
 	for _, app := range known {
 		p := s.learned(app, jobs[:n])
 		p.Series = slices.Clone(p.Series)
 		use := 1 + wrong*(2*r.Float64()-1)
 		for k := range p.Series {
-			p.Series[k].GPU, p.Series[k].Core = min(1, use*p.Series[k].GPU), min(1, use*p.Series[k].Core)
+			p.Series[k].GPU = min(1, use*p.Series[k].GPU)
+			p.Series[k].Core = min(1, use*p.Series[k].Core)
 		}
-		truth[app.App], seen[app.App] = app, p
+		truth[app.App] = app
+		seen[app.App] = p
 	}
 	cfg.Jobs = arrivals(jobs[n:], seen, truth)
 	return cfg, nil
@@ -136,11 +139,15 @@ func drawTruth(r *rand.Rand, known []*rlcore.Profile) sim.Truth {
 	around := func(x float64) float64 { return x * (0.6 + 0.8*r.Float64()) }
 	law.Capacity *= 0.92 + 0.16*r.Float64()
 	law.Knee = 2 + r.IntN(3)
-	law.StepPower, law.StepOdds, law.Odds = around(law.StepPower), around(law.StepOdds), around(law.Odds)
+	law.StepPower = around(law.StepPower)
+	law.StepOdds = around(law.StepOdds)
+	law.Odds = around(law.Odds)
 	d := &drawn{law: law, card: cardSD * r.NormFloat64(), victim: map[string]float64{}, aggressor: map[string]float64{}}
 	for _, p := range known {
-		a, b := r.NormFloat64(), r.NormFloat64()
-		d.victim[p.App], d.aggressor[p.App] = appSD*a, appSD*(roleCorr*a+math.Sqrt(1-roleCorr*roleCorr)*b)
+		a := r.NormFloat64()
+		b := r.NormFloat64()
+		d.victim[p.App] = appSD * a
+		d.aggressor[p.App] = appSD * (roleCorr*a + math.Sqrt(1-roleCorr*roleCorr)*b)
 	}
 	return d
 }

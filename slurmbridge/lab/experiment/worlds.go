@@ -142,7 +142,8 @@ func Run(ctx context.Context, o Options, k *Kind) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.Lines[name], r.LowerBoundS[name] = map[string]map[string]*Line{}, map[string]float64{}
+		r.Lines[name] = map[string]map[string]*Line{}
+		r.LowerBoundS[name] = map[string]float64{}
 		for _, load := range o.Loads {
 			of := fmt.Sprintf("%g", load)
 			what := name
@@ -157,7 +158,8 @@ func Run(ctx context.Context, o Options, k *Kind) (*Report, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", what, err)
 			}
-			r.Lines[name][of], r.LowerBoundS[name][of] = c.lines(), c.lowest()
+			r.Lines[name][of] = c.lines()
+			r.LowerBoundS[name][of] = c.lowest()
 			for policy, l := range r.Lines[name][of] {
 				l.Thesis = thesisVsSJF[name][policy]
 				ratio, _ := l.Ratio()
@@ -183,7 +185,8 @@ func (p *Place) contest(o *Options, load float64) (*contest, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.world, c.sets = r.World, append(c.sets, r.Config)
+		c.world = r.World
+		c.sets = append(c.sets, r.Config)
 	}
 	// Knobs are tuned on other job sets, in the world as the site believes it to be.
 	believed := *p
@@ -256,6 +259,8 @@ func (p *Place) ready(o *Options, load float64, seed uint64) (*Replayable, error
 	case o.DurationError != nil:
 		r = r.knowing(*o.DurationError, seed)
 	}
-	r.World.Objective, r.World.BuiltIn, r.World.AllGuarded = policy.Turnaround, true, true
+	r.World.Objective = policy.Turnaround
+	r.World.BuiltIn = true
+	r.World.AllGuarded = true
 	return r, nil
 }

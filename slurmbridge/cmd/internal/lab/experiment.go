@@ -61,7 +61,8 @@ one script comes many times. Loads are parts of what the GPUs do without sharing
 				}
 			}
 			kind := &experiment.OnWorkloads
-			if f.Objective = policy.Objective(f.objective); f.worlds {
+			f.Objective = policy.Objective(f.objective)
+			if f.worlds {
 				kind, f.Objective = &experiment.InWorlds, policy.Turnaround
 				if !c.Flags().Changed("window") {
 					f.M = rlcore.DefaultWindow

@@ -180,7 +180,8 @@ so are sacct's rows of jobs with a line break in their name or on an instance of
 		},
 	}
 	f.from.add(c)
-	fl, o := c.Flags(), &f.Options
+	fl := c.Flags()
+	o := &f.Options
 	fl.StringSliceVar(&o.Policies, "policies", experiment.ReplayPolicies(), "of "+strings.Join(experiment.Names(), ", "))
 	f.add(fl, 3, rlcore.DefaultWindow)
 	fl.StringVar(&f.objective, "objective", "",

@@ -102,7 +102,8 @@ func (f *trainFlags) lesson() (*lesson, error) {
 		if l.scenario, w, err = t.Training(f.window); err != nil {
 			return nil, f.from.placed(err)
 		}
-		l.name, l.model = "trace "+f.from.jobs, w.Model
+		l.name = "trace " + f.from.jobs
+		l.model = w.Model
 	case f.workload == "arrivals":
 		l.scenario = experiment.Arrivals
 	default:
