@@ -272,9 +272,7 @@ func TestSharersGetAPartitionsDefaults(t *testing.T) {
 	}
 	other := c.submit("true", "--gres=gpu:shared")
 	for args := range whole {
-		if w, s := got(whole[args]), got(shared[args]); w != s {
-			t.Errorf("%s: a whole GPU gets %s, a shared one %s", args, w, s)
-		}
+		must.Equal(t, got(whole[args]), got(shared[args]), "of a whole GPU and a shared one: %s", args)
 	}
 	// Elsewhere it is the cluster's.
 	if s := got(other); !strings.HasPrefix(s, "2 ") {

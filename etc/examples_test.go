@@ -62,9 +62,7 @@ func TestExamples(t *testing.T) {
 	}
 	for _, d := range dirs {
 		dir := filepath.Dir(d)
-		if got := examine(d, filepath.Join(dir, "gres.conf")); len(got) != 0 {
-			t.Errorf("%s: %+v", dir, got)
-		}
+		must.Equal(t, examine(d, filepath.Join(dir, "gres.conf")), nil, dir)
 		// slurm.conf and gres.conf say the same of a node.
 		m := regexp.MustCompile(`Gres=gpu:(\w+):(\d),(mps|shard):(\d)00\b`).FindStringSubmatch(read(t, d))
 		if m == nil || m[2] != m[4] {
@@ -75,12 +73,8 @@ func TestExamples(t *testing.T) {
 		if m[2] != "1" && m[3] == "mps" {
 			want += " Flags=all_sharing"
 		}
-		if gres := read(t, filepath.Join(dir, "gres.conf")); !strings.Contains(gres, "\n"+want+"\n") {
-			t.Errorf("%s lacks\n%s", dir, want)
-		}
-		if types := "GresTypes=gpu," + m[3] + "\n"; !strings.Contains(read(t, d), "\n"+types) {
-			t.Errorf("%s lacks %s", d, types)
-		}
+		must.Contain(t, read(t, filepath.Join(dir, "gres.conf")), "\n"+want+"\n", dir)
+		must.Contain(t, read(t, d), "\nGresTypes=gpu,"+m[3]+"\n", d)
 	}
 }
 
@@ -104,9 +98,7 @@ func TestWebConfig(t *testing.T) {
 		return web.Validate(file)
 	}
 	text := read(t, "web.yml")
-	if err := check(text); err == nil || !strings.Contains(err.Error(), "/etc/slurmbridge/tls.crt") {
-		t.Errorf("it wants its certificate, not: %v", err)
-	}
+	must.Fail(t, check(text), "/etc/slurmbridge/tls.crt", "its certificate is missing")
 	_, users, _ := strings.Cut(text, "#basic_auth_users:")
 	users = "basic_auth_users:" + strings.ReplaceAll(strings.ReplaceAll(users, "\n#", "\n"), "$2y$10$...",
 		"$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG")

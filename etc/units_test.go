@@ -83,9 +83,7 @@ func TestUnitsNameWhatThereIs(t *testing.T) {
 	} {
 		text := must.Get(os.ReadFile(unit))(t)
 		for _, w := range want {
-			if !strings.Contains(string(text), "\n"+w) {
-				t.Errorf("%s has no line %s", unit, w)
-			}
+			must.Contain(t, string(text), "\n"+w, "the lines of %s", unit)
 		}
 	}
 }

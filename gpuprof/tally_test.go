@@ -114,7 +114,5 @@ func TestUnknownIsNotZero(t *testing.T) {
 		t.Error("a run whose GPU use wasn't seen became a profile")
 	}
 	r.Unknown = nil
-	if p, err := ProfileOf("a", r); err != nil || p.StepS != 0 {
-		t.Error(p, err)
-	}
+	must.Equal(t, must.Get(ProfileOf("a", r))(t).StepS, 0)
 }

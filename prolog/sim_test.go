@@ -277,7 +277,8 @@ func TestServingServerIsAskedOnce(t *testing.T) {
 // Drivers before 550 log that a server is ready, some time after they have answered a question.
 func TestLogThatComesLate(t *testing.T) {
 	control := filepath.Join(t.TempDir(), controlName)
-	must.OK(t, os.WriteFile(control, []byte("#!/bin/sh\nread line\necho 'Unknown command \"get_server_status\"'\n"), 0o755))
+	must.OK(t,
+		os.WriteFile(control, []byte("#!/bin/sh\nread line\necho 'Unknown command \"get_server_status\"'\n"), 0o755))
 	m := &MPS{Dir: Dir(t.TempDir()), Control: control, Answer: time.Minute}
 	must.OK(t, os.MkdirAll(m.log(0), 0o755))
 	const (
@@ -304,9 +305,7 @@ func TestTwoServers(t *testing.T) {
 		[]byte("#!/bin/sh\nread what _\n[ $what = get_server_list ] && printf '101\\n202\\n' || echo ACTIVE\n"), 0o755))
 	m := &MPS{Dir: Dir(t.TempDir()), Control: control, Answer: time.Minute}
 	for known, want := range map[int]int{0: 202, 101: 101, 202: 202, 303: 202} {
-		if s, err := m.ask(t.Context(), 0, Server{PID: known}, 0, time.Now()); err != nil || s.PID != want {
-			t.Errorf("%d was known: %d, %v; want %d", known, s.PID, err, want)
-		}
+		must.Equal(t, must.Get(m.ask(t.Context(), 0, Server{PID: known}, 0, time.Now()))(t).PID, want, "%d was known", known)
 	}
 }
 

@@ -85,9 +85,7 @@ func TestJobsWithoutAnEpilog(t *testing.T) {
 				t.Errorf("%s: %+v", c.name, j)
 			}
 		}
-		if len(ended)+len(running) != len(c.jobs)+1 {
-			t.Errorf("%s: %d ended, %d run", c.name, len(ended), len(running))
-		}
+		must.Equal(t, len(ended)+len(running), len(c.jobs)+1, "%s: %d ended, %d run", c.name, len(ended), len(running))
 	}
 }
 
@@ -205,9 +203,7 @@ func TestLeaveSlurm(t *testing.T) {
 				procs = append(procs, rel)
 			}
 		}
-		if strings.Join(procs, " ") != c.procs {
-			t.Errorf("%s: went to %q, want %q", name, procs, c.procs)
-		}
+		must.Equal(t, strings.Join(procs, " "), c.procs, "processes that got a signal: %s", name)
 	}
 	if err := LeaveSlurm(t.TempDir()); err != nil {
 		t.Errorf("without control groups: %v", err)

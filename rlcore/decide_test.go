@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 )
 
@@ -110,8 +111,6 @@ func TestATurnBehindTheWindow(t *testing.T) {
 		if !slices.Equal(dec.Window.Jobs, want) || !slices.Equal(dec.Jobs(), []int{3}) {
 			t.Errorf("of the first %d: window %v, decision %v; want %v, and the last job", m, dec.Window.Jobs, dec.Jobs(), want)
 		}
-		if busy := d.Again(s, 1).Window.Jobs; !slices.Equal(busy, []int{0, 1, 2}[:min(m, 3)]) {
-			t.Errorf("of the first %d: the window of a busy GPU is %v", m, busy)
-		}
+		must.Equal(t, d.Again(s, 1).Window.Jobs, []int{0, 1, 2}[:min(m, 3)], "the window of a busy GPU, of the first %d", m)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"testing"
 
@@ -215,9 +214,7 @@ func TestARunThatGoesOnIsJoined(t *testing.T) {
 		w.State.NowS, w.State.PlainFreeS = 600, p.FreeS(nil, 600)
 		p.Remove(600, a.ID)
 		g := Guard{Rules: Rules{Predictor: pairwise(10.0 / 9)}}
-		if got := g.Combos(nil, w); !slices.Equal(got, c.want) {
-			t.Errorf("a job of %v s: %b, want %b", c.takes, got, c.want)
-		}
+		must.Equal(t, g.Combos(nil, w), c.want, "a job of %v s", c.takes)
 	}
 }
 
@@ -263,9 +260,7 @@ func TestWhyAPromiseWouldBeBroken(t *testing.T) {
 		if why != c.want || why != Allowed && dec.Window.Job(i).ID != c.job {
 			t.Errorf("%s: %q, %v; want %q", c.name, why, dec.Jobs(), c.want)
 		}
-		if d.Guard.promise.steps != steps {
-			t.Errorf("%s: what explains has spent what decisions may", c.name)
-		}
+		must.Equal(t, d.Guard.promise.steps, steps, "%s: steps that decisions may take, and what explains took none", c.name)
 	}
 }
 
@@ -335,17 +330,11 @@ func TestNobodyMeetsTheLimitForSharing(t *testing.T) {
 		{"its deadline", 1.4, j(func(j *Job) { j.LimitS, j.DeadlineS = 0, 160 }), VetoLimit},
 	} {
 		g := Guard{Rules: Rules{Predictor: pairwise(c.slowdown)}}
-		if got := g.Check(window(card(), c.job, other), 3); got != c.want {
-			t.Errorf("%s: %s, want %s", c.name, got, c.want)
-		}
-		if got := g.Check(window(card(), c.job, other), 1); got != Allowed {
-			t.Errorf("%s, alone: %s", c.name, got)
-		}
+		must.Equal(t, g.Check(window(card(), c.job, other), 3), c.want, c.name)
+		must.Equal(t, g.Check(window(card(), c.job, other), 1), Allowed, "%s, alone", c.name)
 		// It runs, and the other would join.
 		run := Running{Job: c.job, Shares: 20}
-		if got := g.Check(window(card(run), other), 1); got != c.want {
-			t.Errorf("%s, joined by the other: %s, want %s", c.name, got, c.want)
-		}
+		must.Equal(t, g.Check(window(card(run), other), 1), c.want, "%s, joined by the other", c.name)
 	}
 	// Where the time is given back, the limit is no reason, but a limit that can't be raised is, and a deadline.
 	extends := Guard{Rules: Rules{Predictor: pairwise(1.4), ExtendLimit: true}}
@@ -358,9 +347,7 @@ func TestNobodyMeetsTheLimitForSharing(t *testing.T) {
 		"the limit can't be more": {j(func(j *Job) { j.LimitFixed = true }), VetoLimit},
 		"its deadline":            {j(func(j *Job) { j.DeadlineS = 120 }), VetoLimit},
 	} {
-		if got := extends.Check(window(card(), c.job, other), 3); got != c.want {
-			t.Errorf("%s: %s, want %s", name, got, c.want)
-		}
+		must.Equal(t, extends.Check(window(card(), c.job, other), 3), c.want, name)
 	}
 	if in := new(Rules).mustEndS(&other, 0, 0); !math.IsInf(in, 1) {
 		t.Errorf("a job without a limit must have ended in %v s", in)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+
 	"pgregory.net/rapid"
 )
 
@@ -107,9 +109,7 @@ func TestWhomTheGuardRefuses(t *testing.T) {
 		{"a predictor that returns NaN", slow(pairwise(nan())), card(), []Job{wide, ann(small)}, VetoContract},
 	} {
 		g := NewGuard(c.rules)
-		if got := g.Check(window(c.gpu, c.jobs...), 1<<len(c.jobs)-1); got != c.want {
-			t.Errorf("%s: %s, want %s", c.name, got, c.want)
-		}
+		must.Equal(t, g.Check(window(c.gpu, c.jobs...), 1<<len(c.jobs)-1), c.want, c.name)
 	}
 }
 
@@ -122,13 +122,9 @@ func TestMemoryOverTime(t *testing.T) {
 	second := late("second", 400, 9000)
 	w := window(card(), Job{ID: "1", User: "a", Profile: first}, Job{ID: "2", User: "a", Profile: second})
 	g := Guard{Rules: Rules{Predictor: pairwise(1.5)}}
-	if why := g.Check(w, 3); why != Allowed {
-		t.Errorf("75 s of the first against the second's 200 s: %s", why)
-	}
+	must.Equal(t, g.Check(w, 3), Allowed, "75 s of the first against the second's 200 s")
 	g = Guard{Rules: Rules{Predictor: pairwise(4)}}
-	if why := g.Check(w, 3); why != VetoMemory {
-		t.Errorf("at worst the first runs for 200 s: %s", why)
-	}
+	must.Equal(t, g.Check(w, 3), VetoMemory, "at worst the first runs for 200 s")
 }
 
 // Whatever the true slowdowns are within the predicted bounds, an allowed group never exceeds the card.
@@ -217,9 +213,8 @@ func TestTheBestAllowedCombinationIsChosen(t *testing.T) {
 	} {
 		d := Decider{Policy: c.p, Guard: NewGuard(Rules{})}
 		got := d.Decide(s, 0)
-		if got.Combo != c.want || got.Broken != c.broken {
-			t.Errorf("%s: %b broken %v, want %b %v", c.name, got.Combo, got.Broken, c.want, c.broken)
-		}
+		must.Equal(t, got.Combo, c.want, c.name)
+		must.Equal(t, got.Broken, c.broken, c.name)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+
 	"gonum.org/v1/gonum/stat"
 	"pgregory.net/rapid"
 )
@@ -36,9 +38,7 @@ func TestLeftIsTheMeanOfThoseThatGotAsFar(t *testing.T) {
 			t.Errorf("%v s of a limit of %v s done: %v left, drawn runs have %v", done, limit, got, want)
 		}
 	}
-	if got := p.Left(0, 0); math.Abs(got-600) > 1e-9 {
-		t.Errorf("the mean is %v", got)
-	}
+	must.Near(t, p.Left(0, 0), 600, 1e-9, "the mean")
 	// A run that has gone on for long is a long one.
 	if long, short := p.Left(3000, 0), p.Left(600, 0); long < short {
 		t.Errorf("%v left after 3000 s, %v after 600 s", long, short)
@@ -139,9 +139,7 @@ func TestForetoldKnowsItsErrors(t *testing.T) {
 func TestForetelling(t *testing.T) {
 	p := flat("a", 1000, 100)
 	p.DurationSD = 900
-	if f := p.Foretelling(); f.Runs != 0 {
-		t.Errorf("of no runs %+v", f)
-	}
+	must.Equal(t, p.Foretelling().Runs, 0, "of no runs")
 	for range 30 {
 		p.Past = append(p.Past, Past{SoloS: 100, LimitS: 3600}, Past{SoloS: 10_000, LimitS: 86400})
 	}
@@ -166,9 +164,7 @@ func TestARunThatGoesOnIsALongOne(t *testing.T) {
 			t.Errorf("standard deviation %v: %v s are left", c.sd, left)
 		}
 		track := newTrack(p, r.DoneS, r.ElapsedS)
-		if mib := track.most(1); mib != 500 {
-			t.Errorf("standard deviation %v: it counts as %v MiB", c.sd, mib)
-		}
+		must.Equal(t, track.most(1), 500, "MiB, standard deviation %v", c.sd)
 	}
 }
 
@@ -184,9 +180,7 @@ func TestQuantile(t *testing.T) {
 			}
 		}
 	}
-	if s := flat("b", 600, 100).quantile(.1, 300); s != 600 {
-		t.Errorf("runs that take equally long take %v s", s)
-	}
+	must.Equal(t, flat("b", 600, 100).quantile(.1, 300), 600, "of runs that take equally long")
 }
 
 func TestLeftIsAnAmount(t *testing.T) {

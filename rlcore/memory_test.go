@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+
 	"pgregory.net/rapid"
 )
 
@@ -28,22 +30,16 @@ func TestNeedIsNeverBelowThePeak(t *testing.T) {
 		}
 	})
 	for _, p := range []*Profile{{}, holds(0), holds(-5), holds(math.Inf(1)), holds(1e300), holds(math.NaN())} {
-		if mib := p.NeedMiB(.05); mib != 0 {
-			t.Errorf("%v: %v", p.Series, mib)
-		}
+		must.Equal(t, p.NeedMiB(.05), 0, p.Series)
 	}
-	if mib := holds(5).NeedMiB(math.NaN()); mib != 0 {
-		t.Errorf("a margin of NaN: %v", mib)
-	}
+	must.Equal(t, holds(5).NeedMiB(math.NaN()), 0, "a margin of NaN")
 }
 
 // A moment that no int holds is beyond the run: its memory is that of the run's end, not of its start.
 func TestUseBeyondARun(t *testing.T) {
 	p := holds(1, 2)
 	for at, want := range map[float64]int{-1: 0, 1.5: 1, 2: 1, 1e300: 1, math.Inf(1): 1, math.Inf(-1): 0, math.NaN(): 0} {
-		if got := p.Index(at); got != want {
-			t.Errorf("after %v s: point %d, want %d", at, got, want)
-		}
+		must.Equal(t, p.Index(at), want, "after %v s: point", at)
 	}
 }
 
@@ -112,9 +108,7 @@ func TestPreallocating(t *testing.T) {
 		for _, m := range c.mib {
 			p.Series = append(p.Series, Use{MemMiB: m})
 		}
-		if got := p.Preallocating(c.cardMiB); got != c.want {
-			t.Errorf("%s: %t", c.name, got)
-		}
+		must.Equal(t, p.Preallocating(c.cardMiB), c.want, c.name)
 	}
 }
 
@@ -127,9 +121,7 @@ func TestProcessLimit(t *testing.T) {
 		want      float64
 	}{{0, 0, 8000}, {1, 6000, 8000}, {4, 1000, 2000}, {4, 5000, 5250}, {4, 7900, 8000}} {
 		p := &Profile{Processes: c.processes, ProcessMiB: c.largest}
-		if got := p.ProcessLimit(8000, 0); got != c.want {
-			t.Errorf("%d processes of up to %v MiB: %v, want %v", c.processes, c.largest, got, c.want)
-		}
+		must.Equal(t, p.ProcessLimit(8000, 0), c.want, "%d processes of up to %v MiB", c.processes, c.largest)
 	}
 }
 
@@ -144,9 +136,7 @@ func TestProcessesAreClients(t *testing.T) {
 			p.App, p.DurationS, p.PeriodS, p.Processes = id, 100, 100, processes
 			jobs = append(jobs, Running{Job: Job{ID: id, Profile: p}, Shares: 50})
 		}
-		if got := g.Together(spec, jobs, 0); got != want {
-			t.Errorf("two jobs of %d processes: %s", processes, got)
-		}
+		must.Equal(t, g.Together(spec, jobs, 0), want, "two jobs of %d processes", processes)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+
 	"pgregory.net/rapid"
 )
 
@@ -26,7 +28,5 @@ func TestOnPart(t *testing.T) {
 		}
 	})
 	idle := &Profile{App: "a", DurationS: 100, PeriodS: 100, Series: []Use{{GPU: 1, Core: .5}}}
-	if got := idle.OnPart(.125).DurationS; got != 400 {
-		t.Errorf("half the SMs on an eighth: %v s", got)
-	}
+	must.Equal(t, idle.OnPart(.125).DurationS, 400, "half the SMs on an eighth")
 }

@@ -113,9 +113,7 @@ func TestRefusedClient(t *testing.T) {
 		if a.UUID != "" {
 			t.Skip("this machine has a driver")
 		}
-		if !strings.Contains(a.Why, "libcuda.so.1") {
-			t.Errorf("without the library: %+v", a)
-		}
+		must.Contain(t, a.Why, "libcuda.so.1", "without the library: %+v", a)
 	}
 }
 

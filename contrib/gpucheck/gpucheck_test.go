@@ -237,9 +237,7 @@ func TestKernelsOnTheSimulatedCard(t *testing.T) {
 		}
 	}
 	for _, p := range pairs { // the simulated card slows by the very law
-		if math.Abs(p.Slowdown/p.Law-1) > 0.02 {
-			t.Errorf("%s next to %s: %v, by the law %v", p.Kernel, p.Beside, p.Slowdown, p.Law)
-		}
+		must.Near(t, p.Slowdown/p.Law, 1, 0.02, "%s next to %s: %v, by the law %v", p.Kernel, p.Beside, p.Slowdown, p.Law)
 	}
 }
 
@@ -250,9 +248,8 @@ func TestOneFails(t *testing.T) {
 	r := newRig(t, gpusim.Config{Model: "v100"})
 	r.env = append(r.env, misbehave+"=pcie=crash,narrow=alone")
 	_, errs, status := r.run("--protocol", "0", "--kernels", "narrow,pcie,hungry", "--duration", "200ms")
-	if status != 1 || !strings.Contains(errs, "7 parts failed") {
-		t.Errorf("status %d: %s", status, errs)
-	}
+	must.Equal(t, status, 1, errs)
+	must.Contain(t, errs, "7 parts failed")
 	alone, pairs, failed := r.law()
 	must.Equal(t, [2]int{len(alone), len(pairs)}, [2]int{1, 2}, "kernels and pairs")
 	if all := strings.Join(failed, "\n"); !strings.Contains(all, "clients, not 1") ||
@@ -303,12 +300,9 @@ func TestKilled(t *testing.T) {
 			}
 			_ = syscall.Kill(pid, sig)
 			_ = c.Wait()
-			if c.ProcessState.ExitCode() != 1 || !strings.Contains(errs.String(), "interrupted") {
-				t.Errorf("status %v: %s", c.ProcessState, errs.String())
-			}
-			if left := r.left(); len(left) != 0 {
-				t.Errorf("left: %v", left)
-			}
+			must.Equal(t, c.ProcessState.ExitCode(), 1, &errs)
+			must.Contain(t, errs.String(), "interrupted")
+			must.Equal(t, r.left(), nil, "what is left")
 			// What it has seen is written down.
 			_ = must.Get(os.Stat(filepath.Join(r.dir, "out", "results.jsonl")))(t)
 		})
@@ -345,9 +339,8 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 			}
 			r.env = append(r.env, "PATH=/nonexistent")
 			_, errs, status := r.run(c.args...)
-			if status != 3 || !strings.Contains(errs, c.says) {
-				t.Errorf("status %d: %s", status, errs)
-			}
+			must.Equal(t, status, 3, errs)
+			must.Contain(t, errs, c.says)
 			out, errs, status := r.run(append(c.args, "--dry-run")...)
 			if status != 0 || !strings.Contains(out, "It would refuse: ") || !strings.Contains(out, c.says) {
 				t.Errorf("dry run: status %d: %s%s", status, out, errs)

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -29,9 +29,7 @@ func TestMeanLeavesTheBeginningOut(t *testing.T) {
 	if diff := cmp.Diff(want, meanOf(rows), cmpopts.EquateApprox(0, 1e-9)); diff != "" {
 		t.Error(diff)
 	}
-	if m := meanOf(nil); m.GPU != 0 {
-		t.Errorf("of none: %+v", m)
-	}
+	must.Equal(t, meanOf(nil).GPU, 0, "of none")
 }
 
 // A program that doesn't end on request is killed, and one that fails or isn't there says why.
@@ -53,8 +51,6 @@ func TestStubbornProgram(t *testing.T) {
 		for range 2 { // as a situation and its end do
 			s.dismiss(s.clients...)
 		}
-		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", script, err)
-		}
+		must.Fail(t, err, says, script)
 	}
 }

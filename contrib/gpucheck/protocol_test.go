@@ -104,9 +104,7 @@ func TestProtocolOnTheSimulatedCard(t *testing.T) {
 		t.Errorf("limited to 2048 MiB: %v", limited)
 	}
 	logs := string(must.Get(os.ReadFile(filepath.Join(r.dir, "out", "mps-control.log")))(t))
-	if !strings.Contains(logs, "== states of a server\n") {
-		t.Errorf("the daemon's log: %.400s", logs)
-	}
+	must.Contain(t, logs, "== states of a server\n", "the daemon's log")
 }
 
 // NVIDIA's own control daemons, with a program for their server that does nothing: no client computes, every situation
@@ -148,9 +146,7 @@ func TestProtocolOnOwnDaemons(t *testing.T) {
 			}
 			must.Equal(t, got, names(), "the situations")
 			events := r.results()[1].Facts["events"]
-			if text := must.Get(json.Marshal(events))(t); !strings.Contains(string(text), "start_server -uid 0") {
-				t.Errorf("%s", text)
-			}
+			must.Contain(t, string(must.Get(json.Marshal(events))(t)), "start_server -uid 0")
 		})
 	}
 }

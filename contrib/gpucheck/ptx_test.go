@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // ptx plays one thread of a kernel of kernels.ptx after another: as much of PTX as these use. A register holds the bits
@@ -189,13 +191,9 @@ func TestPTXOfCopyHalf(t *testing.T) {
 		if i%4 == 0 {
 			want++
 		}
-		if got := math.Float32frombits(p.mem[1024+16*half+4*i]); got != want {
-			t.Errorf("word %d is %v, want %v", i, got, want)
-		}
+		must.Equal(t, math.Float32frombits(p.mem[1024+16*half+4*i]), want, "word %d", i)
 	}
-	if len(p.mem) != 8*half {
-		t.Errorf("%d words, want %d", len(p.mem), 8*half)
-	}
+	must.Equal(t, len(p.mem), 8*half, "words")
 }
 
 // The fault is one store, to the address that it is given.

@@ -41,9 +41,7 @@ func TestManualOfUsersAndSettings(t *testing.T) {
 		page(p[0], "5", p[2]+", /etc/slurmbridge/"+p[1], "etc/"+p[1], p[3], settings)
 	}
 	for _, setting := range []string{"slurm_conf: (empty)", "listen: :9797"} {
-		if !strings.Contains(pages["slurmbridge.yaml.5"], "\n.SS "+setting+"\n") {
-			t.Errorf("%s isn't shown", setting)
-		}
+		must.Contain(t, pages["slurmbridge.yaml.5"], "\n.SS "+setting+"\n", "slurmbridge.yaml.5")
 	}
 	words := regexp.MustCompile(`[a-zA-Z0-9_./:=-]{3,}`)
 	for page, source := range map[string]string{
@@ -52,13 +50,9 @@ func TestManualOfUsersAndSettings(t *testing.T) {
 	} {
 		roff := pages[page]
 		for _, section := range []string{".SH NAME", ".SH DESCRIPTION", ".SH SEE ALSO"} {
-			if !strings.Contains(roff, section+"\n") {
-				t.Errorf("%s has no %s", page, section)
-			}
+			must.Contain(t, roff, section+"\n", page)
 		}
-		if marks := regexp.MustCompile("```|\\*\\*|\\]\\(|\\\\_|(?m:^#)").FindString(roff); marks != "" {
-			t.Errorf("%s shows Markdown's %q", page, marks)
-		}
+		must.Equal(t, regexp.MustCompile("```|\\*\\*|\\]\\(|\\\\_|(?m:^#)").FindString(roff), "", "Markdown in %s", page)
 		plain := strings.NewReplacer(`\-`, "-", `\_`, "_", `\&`, "", `\.`, ".", `\(aq`, "'").Replace(
 			regexp.MustCompile(`\\f(\[\w*\]|\w)`).ReplaceAllString(roff, ""))
 		text := string(must.Get(os.ReadFile(filepath.Join(root, source)))(t))
@@ -66,9 +60,7 @@ func TestManualOfUsersAndSettings(t *testing.T) {
 			text = regexp.MustCompile(`\]\([^)]*\)|(?m)^`+"```sh.*|^# .*").ReplaceAllString(text, " ")
 		}
 		for _, word := range words.FindAllString(text, -1) {
-			if !strings.Contains(plain, strings.Trim(word, "-.:")) {
-				t.Errorf("%s lacks %q of %s", page, word, source)
-			}
+			must.Contain(t, plain, strings.Trim(word, "-.:"), "%s, made of %s", page, source)
 		}
 	}
 	if _, err := settings("# head\n\nmode: active\n"); err == nil {
@@ -239,9 +231,7 @@ func TestPagesNameSettings(t *testing.T) {
 		}
 		for _, m := range named.FindAllStringSubmatch(string(must.Get(os.ReadFile(page))(t)), -1) {
 			n++
-			if !strings.Contains(settings, m[1]) {
-				t.Errorf("%s: there is no setting %s", page, m[1])
-			}
+			must.Contain(t, settings, m[1], "a setting of %s", page)
 		}
 	}
 	if n < 15 {
@@ -276,14 +266,10 @@ func TestPagesNameWhatIsThere(t *testing.T) {
 		}
 		text := string(must.Get(os.ReadFile(page))(t))
 		for _, m := range file.FindAllStringSubmatch(text, -1) {
-			if !strings.Contains(paths.String(), "/"+strings.TrimSuffix(m[1], "/")+"\n") {
-				t.Errorf("%s names %s, which isn't there", page, m[1])
-			}
+			must.Contain(t, paths.String(), "/"+strings.TrimSuffix(m[1], "/")+"\n", "a file that %s names", page)
 		}
 		for _, name := range test.FindAllString(text, -1) {
-			if !strings.Contains(tests.String(), "func "+name) { // or several that begin so
-				t.Errorf("%s names %s, which isn't there", page, name)
-			}
+			must.Contain(t, tests.String(), "func "+name, "a test, or the begin of several, that %s names", page)
 		}
 	}
 	if len(pages) < 5 {

@@ -101,9 +101,7 @@ func TestNamedScriptStays(t *testing.T) {
 	script(t, root, "slurmbridge.postrm", "remove")
 	script(t, root, "slurmbridge.postrm", "purge")
 	b := must.Get(os.ReadFile(filepath.Join(root, ours)))(t)
-	if !strings.Contains(string(b), "return { submit = pass, modify = pass }") {
-		t.Errorf("%s", b)
-	}
+	must.Contain(t, string(b), "return { submit = pass, modify = pass }")
 	must.OK(t, os.Remove(filepath.Join(root, site)))
 	must.OK(t, os.Symlink("/"+ours, filepath.Join(root, site)))
 	script(t, root, "slurmbridge.postrm", "purge")
@@ -140,9 +138,8 @@ func TestState(t *testing.T) {
 		script(t, root, c.script, c.arg)
 		for name := range all {
 			_, err := os.Stat(filepath.Join(root, name))
-			if gone := strings.Contains(" "+c.gone+" ", " "+name+" "); (err != nil) != gone {
-				t.Errorf("%s %s: %s: %v", c.script, c.arg, name, err)
-			}
+			must.Equal(t, err != nil, strings.Contains(" "+c.gone+" ", " "+name+" "),
+				"%s %s: %s: %v", c.script, c.arg, name, err)
 		}
 	}
 }
@@ -165,10 +162,9 @@ func TestPurgeLeavesNothing(t *testing.T) {
 			script(t, root, pkg+".postrm", "remove")
 			script(t, root, pkg+".postrm", "purge")
 		}
-		if left := files(t, root); left != "etc/systemd/system/multi-user.target.wants/other.service "+
-			"etc/systemd/system/timers.target.wants/other.timer run usr/lib usr/share var/lib var/spool" {
-			t.Errorf("%v: left: %s", order, left)
-		}
+		must.Equal(t, files(t, root), "etc/systemd/system/multi-user.target.wants/other.service "+
+			"etc/systemd/system/timers.target.wants/other.timer run usr/lib usr/share var/lib var/spool",
+			"what is left: %v", order)
 	}
 }
 
@@ -187,16 +183,12 @@ func TestModuleWithoutLicenceIsRefused(t *testing.T) {
 		cmd := exec.Command("./licences", filepath.Join(bin, "program"))
 		cmd.Env = append(os.Environ(), "GO="+filepath.Join(root, "go"))
 		out, err := cmd.CombinedOutput()
-		if (err == nil) != c.ok {
-			t.Errorf("%s: %v: %s", c.file, err, out)
-		}
+		must.Equal(t, err == nil, c.ok, "%s: %v: %s", c.file, err, out)
 		want := "example.org/m v1.2.3 has no licence"
 		if c.ok {
 			want = "Go's own\n\n==== example.org/m v1.2.3: " + c.file + " ====\n\na text\n"
 		}
-		if !strings.Contains(string(out), want) {
-			t.Errorf("%s: %s, want %s", c.file, out, want)
-		}
+		must.Contain(t, string(out), want, c.file)
 	}
 }
 

@@ -76,9 +76,7 @@ func TestRulesAskForSeriesThatThereAre(t *testing.T) {
 			t.Errorf("%s: no chapter in README.md, or the runbook doesn't lead there", r.Alert)
 		}
 	}
-	if chapters != 0 {
-		t.Errorf("README.md has %d chapters more than there are alerts", chapters)
-	}
+	must.Equal(t, chapters, 0, "chapters of README.md without an alert")
 }
 
 // What a runbook looks for in the daemon's log is in a message of the daemon's.

@@ -4,6 +4,8 @@ import (
 	"os"
 	"regexp"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // What the Makefile calls is there, with the flags that it passes.
@@ -13,9 +15,7 @@ func TestMakefile(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls := regexp.MustCompile(`\$\(call STAGE,(\w+)\)(.*)`).FindAllStringSubmatch(string(text), -1)
-	if len(calls) != 6 {
-		t.Errorf("%d calls", len(calls))
-	}
+	must.Equal(t, len(calls), 6, "calls")
 	for _, call := range calls {
 		c, _, err := root().Find([]string{call[1]})
 		if err != nil || c.Name() != call[1] || c.Short == "" {

@@ -145,12 +145,10 @@ func TestIntegralsOfUnevenSteps(t *testing.T) {
 	b.begin(7, 0)
 	b.elapse(2000 * time.Second)
 	r := b.ended(7)
-	if math.Abs(r.Mean.GPU-0.5) > 0.02 || r.Peak.GPU != 0.9 {
-		t.Errorf("mean %v, peak %v", r.Mean.GPU, r.Peak.GPU)
-	}
-	if math.Abs(r.Power.EnergyJ/300000-1) > 0.02 || r.Power.PeakW != 200 {
-		t.Errorf("power %+v, want 300 kJ", r.Power)
-	}
+	must.Near(t, r.Mean.GPU, 0.5, 0.02, "mean use")
+	must.Equal(t, r.Peak.GPU, 0.9, "peak use")
+	must.Near(t, r.Power.EnergyJ/300000, 1, 0.02, "of 300 kJ")
+	must.Equal(t, r.Power.PeakW, 200)
 	if r.Samples > 1000 || r.MissedS != 0 || len(r.Unknown) != 0 || math.Abs(r.Mean.PCIeMBps-400) > 1e-6 {
 		t.Errorf("%d samples, missed %v s, unknown %v, %v MB/s", r.Samples, r.MissedS, r.Unknown, r.Mean.PCIeMBps)
 	}

@@ -94,9 +94,8 @@ func TestSharersAreToldApart(t *testing.T) {
 			if mem == 0 {
 				mem = 1000
 			}
-			if math.Abs(r.Mean.Core-core) > 1e-9 || r.Peak.MemMiB != mem {
-				t.Errorf("core use %v, %v MiB; want %v, %v", r.Mean.Core, r.Peak.MemMiB, core, mem)
-			}
+			must.Near(t, r.Mean.Core, core, 1e-9, "core use")
+			must.Equal(t, r.Peak.MemMiB, mem, "MiB")
 		})
 	}
 }

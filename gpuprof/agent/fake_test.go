@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -200,9 +199,7 @@ func (b *bench) wants(words ...string) {
 		b.t.Fatalf("health: %v, want %q", err, words)
 	}
 	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			b.t.Errorf("health: %q doesn't say %q", err, w)
-		}
+		must.Contain(b.t, err.Error(), w, "health")
 	}
 }
 

@@ -83,9 +83,8 @@ func TestEveryFigureMayLie(t *testing.T) {
 			if n := b.dropped(figure); lied != (n > 0) || b.dropped() > n {
 				t.Errorf("%s, way %d: %v dropped, %v in all", place, kind, n, b.dropped())
 			}
-			if r.Failed != 0 || r.MissedS != 0 {
-				t.Errorf("%s, way %d: %d failed, missed %v s", place, kind, r.Failed, r.MissedS)
-			}
+			must.Equal(t, r.Failed, 0, "failures: %s, way %d", place, kind)
+			must.Equal(t, r.MissedS, 0, "missed: %s, way %d", place, kind)
 		}
 	}
 }
@@ -172,9 +171,8 @@ func TestSuspendedNode(t *testing.T) {
 	b.sample()
 	b.elapse(time.Minute)
 	r := b.ended(7)
-	if math.Abs(r.MissedS-3600) > 15 || math.Abs(r.DurationS()-3720) > 1 {
-		t.Errorf("missed %v s of %v", r.MissedS, r.DurationS())
-	}
+	must.Near(t, r.MissedS, 3600, 15, "missed")
+	must.Near(t, r.DurationS(), 3720, 1, "duration")
 }
 
 // A GPU that NVML had lost before the agent started keeps its place, and a job on it, or on one that doesn't exist,

@@ -104,9 +104,7 @@ func TestRecordsNeedACredential(t *testing.T) {
 		must.OK(t, s.Send(ctx, record(7)))
 	}
 	must.Equal(t, results, []string{"new", "duplicate"})
-	if err := s.Send(ctx, &gpuprof.Record{JobID: -1, Node: "n"}); !errors.Is(err, ErrRefused) {
-		t.Errorf("a record of nonsense: %v", err)
-	}
+	must.Is(t, s.Send(ctx, &gpuprof.Record{JobID: -1, Node: "n"}), ErrRefused, "a record of nonsense")
 	encode := func(m credential.Method, payload string) string { return must.Get(m.Encode(ctx, payload))(t) }
 	packed := must.Get(pack(record(8)))(t)
 	good, body := encode(here, bind(packed)), string(packed)
@@ -183,9 +181,8 @@ func TestControllerWithoutAKey(t *testing.T) {
 		!strings.Contains(no.Text, "key_file") || strings.Contains(no.Text, file) || len(k.jobs) != 0 {
 		t.Errorf("%v, %d are kept", err, len(k.jobs))
 	}
-	if !strings.Contains(log.String(), file) || !strings.Contains(log.String(), "chmod 0600") {
-		t.Errorf("the log says %s", log.String())
-	}
+	must.Contain(t, log.String(), file, "the log")
+	must.Contain(t, log.String(), "chmod 0600", "the log")
 	must.OK(t, os.Chmod(file, 0o600))
 	if err := s.Send(t.Context(), record(7)); err != nil {
 		t.Errorf("once it is mended: %v", err)
@@ -315,9 +312,7 @@ func TestIdleReports(t *testing.T) {
 		{Node: "n1", Jobs: []gpuprof.Idle{{JobID: 1, IdleS: -1}}},
 		{Node: "n1", Jobs: make([]gpuprof.Idle, 5000)},
 	} {
-		if err := send(bad); !errors.Is(err, ErrRefused) {
-			t.Errorf("%+v: %v", bad.Node, err)
-		}
+		must.Is(t, send(bad), ErrRefused, bad.Node)
 	}
 	s.Credentials = fixed{m, "slurmbridge POST /v1/records 00"}
 	if err := send(good); err == nil {
@@ -327,9 +322,7 @@ func TestIdleReports(t *testing.T) {
 	if err := send(good); err == nil {
 		t.Error("a user who may not send records is believed")
 	}
-	if len(got) != 1 {
-		t.Errorf("%d reports were taken", len(got))
-	}
+	must.Equal(t, len(got), 1, "reports that were taken")
 }
 
 // fixed makes credentials with another payload than it is asked for.

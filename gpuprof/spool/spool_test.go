@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -120,9 +119,7 @@ func TestSpoolUntilTheControllerIsBack(t *testing.T) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if fmt.Sprint(h.got) != "[1 2 3 4 5]" {
-		t.Errorf("arrived: %v", h.got)
-	}
+	must.Equal(t, fmt.Sprint(h.got), "[1 2 3 4 5]", "arrived")
 	left, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil || len(left) != 3 {
 		t.Error(left, err)
@@ -152,9 +149,7 @@ func TestFullSpool(t *testing.T) {
 	if h.got[0] != 5 || h.got[len(h.got)-1] != n || int64(len(h.got)) != n-4 {
 		t.Errorf("%d of %d arrived, from job %d on", len(h.got), n, h.got[0])
 	}
-	if err := s.Add(record(n+1, gpuprof.MaxPoints)); !errors.Is(err, errFull) {
-		t.Errorf("a record that is larger than the spool: %v", err)
-	}
+	must.Is(t, s.Add(record(n+1, gpuprof.MaxPoints)), errFull, "a record that is larger than the spool")
 }
 
 // One record that the controller can't keep, or never will, holds nobody up.
@@ -242,9 +237,7 @@ func TestOthersMustNotWrite(t *testing.T) {
 	dir := t.TempDir()
 	must.OK(t, os.Chmod(dir, 0o777))
 	s := &Spool{Dir: dir, Log: slog.New(slog.DiscardHandler)}
-	if err := s.Open(); err == nil || !strings.Contains(err.Error(), "chmod 700") {
-		t.Errorf("mode 0777: %v", err)
-	}
+	must.Fail(t, s.Open(), "chmod 700", "mode 0777")
 	must.OK(t, os.Chmod(dir, 0o700))
 	if os.Geteuid() == 0 {
 		must.OK(t, os.Chown(dir, 65534, 65534))

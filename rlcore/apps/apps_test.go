@@ -20,9 +20,7 @@ func TestGroups(t *testing.T) {
 			t.Error(err)
 		}
 		m := p.Mean()
-		if math.Abs(p.DurationS-float64(len(p.Series))) > 1e-9 {
-			t.Errorf("%s: %v s in %d points", name, p.DurationS, len(p.Series))
-		}
+		must.Near(t, p.DurationS, float64(len(p.Series)), 1e-9, name)
 		for group, rule := range map[string]bool{
 			"gpu_heavy": m.GPU >= 0.4, "gpu_light": m.GPU < 0.4,
 			"mem_heavy": m.MemMiB >= 0.5*rlcore.TitanXp.MemMiB, "mem_light": m.MemMiB < 0.5*rlcore.TitanXp.MemMiB,
@@ -59,9 +57,7 @@ func TestThesis(t *testing.T) {
 		}
 		n++
 	}
-	if mean := sum / float64(n); math.Abs(mean/2416-1) > 0.03 {
-		t.Errorf("30 random jobs take %.0f s on average, the thesis's took 2416", mean)
-	}
+	must.Near(t, sum/float64(n)/2416, 1, 0.03, "how long 30 random jobs take, beside the thesis's")
 	if _, err := Workload("none", 3, rand.NewPCG(1, 1)); err == nil {
 		t.Error("a workload that isn't: no error")
 	}

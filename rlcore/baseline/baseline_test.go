@@ -1,7 +1,6 @@
 package baseline
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -43,9 +42,7 @@ func TestPolicies(t *testing.T) {
 		{"pack", []string{"gromacs", "gromacs", "gromacs", "gromacs"}, []int{0, 1, 2}},
 		{"greedy", []string{"alexnet", "gromacs"}, []int{0, 1}},
 	} {
-		if got := decide(t, c.policy, state(c.queue...)); !slices.Equal(got, c.want) {
-			t.Errorf("%s of %v: %v, want %v", c.policy, c.queue, got, c.want)
-		}
+		must.Equal(t, decide(t, c.policy, state(c.queue...)), c.want, "%s of %v", c.policy, c.queue)
 	}
 	if _, err := policy.New("none", policy.Setup{}); err == nil {
 		t.Error("a policy that isn't: no error")
@@ -54,10 +51,6 @@ func TestPolicies(t *testing.T) {
 	s := state("vgg16")
 	p, _ := apps.ByName("resnet50")
 	s.GPUs[0].Running = []rlcore.Running{{Job: rlcore.Job{ID: "r", User: "u", Profile: p}, Shares: 50}}
-	if got := decide(t, "pack", s); len(got) != 0 {
-		t.Errorf("beside resnet50 pack starts %v", got)
-	}
-	if got := decide(t, "exclusive", s); len(got) != 0 {
-		t.Errorf("exclusive lets %v in", got)
-	}
+	must.Equal(t, decide(t, "pack", s), nil, "what pack starts beside resnet50")
+	must.Equal(t, decide(t, "exclusive", s), nil, "what exclusive starts there")
 }

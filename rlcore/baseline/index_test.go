@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -44,22 +45,16 @@ func TestIndex(t *testing.T) {
 	// Together they do 2/(4/3) = 1.5; alone the shorter one has the other wait behind it.
 	want := []float64{0, 1, 1 + 1/1.5, 1.5}
 	for i := range want {
-		if math.Abs(got[i]-want[i]) > 1e-12 {
-			t.Errorf("combination %b: %v, not %v", i, got[i], want[i])
-		}
+		must.Near(t, got[i], want[i], 1e-12, "combination %b", i)
 	}
 	// Jobs that may use more GPUs wait less for this one, others not at all.
 	s.GPUs = make([]rlcore.GPU, 2)
-	if got := indexOf(s, 0b10, 0b11)[0]; math.Abs(got-(1+1/1.5/2)) > 1e-12 {
-		t.Errorf("of two GPUs: %v", got)
-	}
+	must.Near(t, indexOf(s, 0b10, 0b11)[0], 1+1/1.5/2, 1e-12, "of two GPUs")
 	s.Pending[0].GPUs = rlcore.NewGPUSet(1)
 	w := rlcore.Window{State: s, Jobs: []int{1}}
 	alone := make([]float64, 1)
 	(&Index{Predictor: thirds{}}).Score(alone, &w, []rlcore.Combo{1})
-	if alone[0] != 1 {
-		t.Errorf("one that waits for another rlcore.GPU counts: %v", alone[0])
-	}
+	must.Equal(t, alone[0], 1, "one that waits for another GPU doesn't count")
 	// One that is running and about to end isn't held up where many wait for its end; one
 	// that has as much left as they take is.
 	s = queue(900, 900, 900, 900, 900, 900)
@@ -114,7 +109,5 @@ func TestIndexOfALongQueue(t *testing.T) {
 	for i := range 10 * sampled {
 		s.Pending = append(s.Pending, rlcore.Job{ID: fmt.Sprint(i), Profile: long(float64(100 + i%2))})
 	}
-	if got, want := indexOf(s, 1)[0], 1+5*float64(sampled); math.Abs(got-want) > 1e-9 {
-		t.Errorf("%v, not %v", got, want)
-	}
+	must.Near(t, indexOf(s, 1)[0], 1+5*float64(sampled), 1e-9)
 }

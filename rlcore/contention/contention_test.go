@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+
 	"pgregory.net/rapid"
 )
 
@@ -66,9 +68,7 @@ func TestLaw(t *testing.T) {
 // Some of the cells that the law was fitted to, and what others saw of more than two sharers.
 func TestLawAgainstMeasurements(t *testing.T) {
 	two := MPS.Slowdowns(nil, []Demand{{GPU: 0.43, StepS: 0.0074629}, {GPU: 1, StepS: 0.0363744}})
-	if math.Abs(two[0]/2.71-1) > 0.15 { // CentaurusInfra/alnair: cf10-inc batch 1 with batch 32
-		t.Errorf("slowdown %.2f, measured 2.71", two[0])
-	}
+	must.Near(t, two[0]/2.71, 1, 0.15) // CentaurusInfra/alnair: cf10-inc batch 1 with batch 32
 	if s := MPS.Slowdowns(nil, []Demand{{GPU: 0.43}, {GPU: 0.43}}); s[0] > 1.07 {
 		t.Errorf("a card that isn't full slows by %.2f", s[0])
 	}
@@ -79,15 +79,12 @@ func TestLawAgainstMeasurements(t *testing.T) {
 		for i := range d {
 			d[i] = Demand{GPU: 1, StepS: 0.019}
 		}
-		if s := MPS.Slowdowns(nil, d); math.Abs(s[0]*each/alone-1) > 0.08 {
-			t.Errorf("%d equal processes slow by %.2f, measured %.2f", len(d), s[0], alone/each)
-		}
+		must.Near(t, MPS.Slowdowns(nil, d)[0]*each/alone, 1, 0.08, "%d equal processes, measured %.2f", len(d), alone/each)
 	}
 	// stanford-futuredata/gavel, P100: the median pair; that such a job keeps the
 	// card busy 85 % of the time is an assumption.
-	if s := TimeSlice.Slowdowns(nil, []Demand{{GPU: 0.85}, {GPU: 0.85}}); math.Abs(s[0]-1.69) > 0.05 {
-		t.Errorf("time-slicing: %.2f, measured median 1.69", s[0])
-	}
+	must.Near(t, TimeSlice.Slowdowns(nil, []Demand{{GPU: 0.85}, {GPU: 0.85}})[0], 1.69, 0.05,
+		"time-slicing's measured median")
 }
 
 // What all get done in a second is conserved where the card is full, however it is divided.
@@ -103,9 +100,7 @@ func TestCapacityIsConserved(t *testing.T) {
 			for i, s := range l.Slowdowns(nil, d) {
 				done += d[i].GPU / s
 			}
-			if math.Abs(done/l.Capacity-1) > 0.08 {
-				t.Errorf("%s, %v: %.2f done of a capacity of %.2f", l.Name, d, done, l.Capacity)
-			}
+			must.Near(t, done/l.Capacity, 1, 0.08, "%s, %v: %.2f done of a capacity of %.2f", l.Name, d, done, l.Capacity)
 		}
 	}
 }
@@ -118,12 +113,8 @@ func TestIdleSMs(t *testing.T) {
 	if few, usual := slow(&MPS, 0.2), slow(&MPS, usualCore*0.9); few > usual-0.3 {
 		t.Errorf("a fifth of the SMs: %.2f, most of them: %.2f", few, usual)
 	}
-	if math.Abs(slow(&MPS, 0)-slow(&MPS, 0.9)) > 1e-12 {
-		t.Error("SM activity that isn't known is credited")
-	}
-	if math.Abs(slow(&TimeSlice, 0.2)-slow(&TimeSlice, 0.9)) > 1e-12 {
-		t.Error("turns don't overlap, whatever SMs they leave idle")
-	}
+	must.Near(t, slow(&MPS, 0), slow(&MPS, 0.9), 1e-12, "SM activity that isn't known is not credited")
+	must.Near(t, slow(&TimeSlice, 0.2), slow(&TimeSlice, 0.9), 1e-12, "turns don't overlap, whatever SMs they leave idle")
 }
 
 // An iteration's time says how long kernels are where the card is always busy, and how many there are elsewhere.
@@ -134,7 +125,5 @@ func TestIterationTimes(t *testing.T) {
 	if short, long := slow(1, 0.01), slow(1, 0.08); long < 1.5*short {
 		t.Errorf("next to eight times as long iterations %.2f, next to equal ones %.2f", long, short)
 	}
-	if short, long := slow(0.7, 0.01), slow(0.7, 0.08); math.Abs(long-short) > 0.01 {
-		t.Errorf("iterations of many launches slow by %.2f, those of few by %.2f", long, short)
-	}
+	must.Near(t, slow(0.7, 0.08), slow(0.7, 0.01), 0.01, "iterations of many launches, beside those of few")
 }

@@ -47,12 +47,8 @@ func TestCheckpointRoundTrip(t *testing.T) {
 	a, b := make([]float64, len(combos)), make([]float64, len(combos))
 	NewPolicy("dqn", tr.Net).Score(a, w, combos)
 	NewPolicy("dqn", net).Score(b, w, combos)
-	if !slices.Equal(a, b) {
-		t.Errorf("scores %v, before %v", b, a)
-	}
-	if info, err := os.Stat(path); err != nil || info.Mode() != 0o644 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
-	}
+	must.Equal(t, a, b, "scores")
+	must.Equal(t, must.Get(os.Stat(path))(t).Mode(), 0o644, "mode")
 }
 
 // put sets number k of the first block.
@@ -116,9 +112,7 @@ func TestSaveRefusesWhatCannotBeRead(t *testing.T) {
 	must.OK(t, Save(path, c))
 	before, _ := os.ReadFile(path)
 	put(c, 0, math.NaN())
-	if err := Save(path, c); !errors.Is(err, ErrCheckpoint) {
-		t.Errorf("NaN is written: %v", err)
-	}
+	must.Is(t, Save(path, c), ErrCheckpoint, "NaN isn't written")
 	if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
 		t.Error("the old file is gone")
 	}

@@ -2,9 +2,9 @@ package dqn
 
 import (
 	"math"
-	"slices"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/nn"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
@@ -38,9 +38,7 @@ func TestDoubleEstimates(t *testing.T) {
 	}
 	loss, value := l.gradient()
 	off := 2 - (0.5 + 0.5*4)
-	if !slices.Equal(l.err, []float64{off, 3}) {
-		t.Errorf("errors %v, want %v and 3", l.err, off)
-	}
+	must.Equal(t, l.err, []float64{off, 3}, "errors")
 	// Huber's: half of the square up to 1, then a line. Weights are over the batch's largest, losses over its size.
 	if want := (off*off/2 + (3-0.5)*0.5) / 2; math.Abs(loss-want) > 1e-12 || value != 2 {
 		t.Errorf("loss %v, want %v; value %v", loss, want, value)
@@ -58,9 +56,7 @@ func TestValuesOfABatch(t *testing.T) {
 		o := net.Observe(w, newGuard().Combos(nil, w), true)
 		obs, alone = append(obs, o), append(alone, net.Values(nil, []*Obs{o})...)
 	}
-	if got := net.Values(nil, obs); !slices.Equal(got, alone) {
-		t.Errorf("together %v, alone %v", got, alone)
-	}
+	must.Equal(t, net.Values(nil, obs), alone, "values together, and alone")
 }
 
 // TestLearnAgainstFiniteDifferences: what Learn adds to the gradient is the derivative of Values.
@@ -144,9 +140,7 @@ func TestPrioritisedDraws(t *testing.T) {
 	for i := range seen {
 		want := p[i] / sum
 		got := seen[i] / (3 * draws)
-		if sd := math.Sqrt(want * (1 - want) / (3 * draws)); math.Abs(got-want) > 4*sd {
-			t.Errorf("item %d was drawn in %.4f of cases, want %.4f ± %.4f", i, got, want, sd)
-		}
+		must.Near(t, got, want, 4*math.Sqrt(want*(1-want)/(3*draws)), "how often item %d was drawn", i)
 	}
 	// A newcomer takes the oldest one's place, with the largest priority there was.
 	r.add(transition{taken: 7})

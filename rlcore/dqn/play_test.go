@@ -43,9 +43,7 @@ func TestTransitions(t *testing.T) {
 			t.Errorf("%d steps: %+v, want %+v", n, got, want)
 		}
 	}
-	if got := transitions([]visit{{atS: 3}}, tau, 4, 0, 1); len(got) != 0 {
-		t.Errorf("a GPU without a choice has %+v", got)
-	}
+	must.Equal(t, transitions([]visit{{atS: 3}}, tau, 4, 0, 1), nil, "of a GPU without a choice")
 }
 
 // TestRewardsSumToWhatSharingSaves: without discount the return of an episode is
@@ -57,9 +55,7 @@ func TestRewardsSumToWhatSharingSaves(t *testing.T) {
 		v := &visits{}
 		p := &player{net: NewScorer(policy.Makespan, 8, newGuard().Predictor, seeded(1)), guard: newGuard(), m: 4, record: v}
 		result := must.Get(p.play(cfg, 0.7, r))(t)
-		if math.Abs(v.tau-100) > 1e-9 {
-			t.Errorf("τ is %v s", v.tau)
-		}
+		must.Near(t, v.tau, 100, 1e-9, "τ")
 		for _, n := range []int{1, 3} {
 			sum := 0.0
 			for i, x := range transitions(v.of[0], v.tau, n, 0, 1) {
@@ -67,9 +63,7 @@ func TestRewardsSumToWhatSharingSaves(t *testing.T) {
 					sum += x.reward
 				}
 			}
-			if want := (700 - result.MakespanS) / v.tau; math.Abs(sum-want) > 1e-9 {
-				t.Errorf("seed %d, %d steps: rewards sum to %v, %v were saved", seed, n, sum, want)
-			}
+			must.Near(t, sum, (700-result.MakespanS)/v.tau, 1e-9, "the sum of rewards: seed %d, %d steps", seed, n)
 		}
 	}
 }
@@ -95,9 +89,7 @@ func TestUntrainedDecidesAsItsStart(t *testing.T) {
 			}
 			for g := range s.GPUs {
 				x, y := a.Decide(s, g), b.Decide(s, g)
-				if x.Combo != y.Combo {
-					t.Errorf("%s, seed %d: %b, %s takes %b", aim, seed, x.Combo, Start(aim), y.Combo)
-				}
+				must.Equal(t, x.Combo, y.Combo, "%s, which starts from %s, seed %d", aim, Start(aim), seed)
 				if x.Combo.Len() > 0 {
 					groups++
 				}
@@ -165,13 +157,9 @@ func TestDoubtIsPlayedOut(t *testing.T) {
 			if took != own.Decide(s, 0).Combo {
 				others++
 			}
-			if again := searching.Decide(s, 0).Combo; again != took {
-				t.Errorf("%s: %b, then %b", aim, took, again)
-			}
+			must.Equal(t, searching.Decide(s, 0).Combo, took, aim)
 		}
-		if plays != (others > 0) {
-			t.Errorf("%s: %d of 30 decisions aren't the network's own", aim, others)
-		}
+		must.Equal(t, plays, others > 0, "%s: %d of 30 decisions aren't the network's own", aim, others)
 	}
 }
 
@@ -190,9 +178,8 @@ func TestEpisodesOfSeveralCards(t *testing.T) {
 		}
 		work += last.workS
 	}
-	if len(visits.of) != 2 || math.Abs(work-800) > 1e-6 {
-		t.Errorf("%v s of work on %d cards", work, len(visits.of))
-	}
+	must.Equal(t, len(visits.of), 2, "cards")
+	must.Near(t, work, 800, 1e-6, "work in s")
 	if _, err := p.play(sim.Config{}, 0, nil); err == nil {
 		t.Error("an episode without cards is played")
 	}

@@ -80,20 +80,14 @@ func TestCancelKeepsWhatWasLearned(t *testing.T) {
 	if slices.EqualFunc(snapshot(tr.Net), snapshot(known(1).Net), slices.Equal) {
 		t.Error("what was learned is lost")
 	}
-	if c := FromTrainer(tr, "", ""); c.Trained.Rounds != n {
-		t.Errorf("a checkpoint of round %d", c.Trained.Rounds)
-	}
+	must.Equal(t, FromTrainer(tr, "", "").Trained.Rounds, n, "the round of a checkpoint")
 }
 
 func TestTrainRefuses(t *testing.T) {
 	broken := errors.New("no more paper")
 	tr := short(2)
 	tr.Scenario = func(*rand.Rand) (sim.Config, error) { return sim.Config{}, broken }
-	if err := tr.Train(context.Background()); !errors.Is(err, broken) {
-		t.Errorf("%v", err)
-	}
+	must.Is(t, tr.Train(context.Background()), broken)
 	tr.Scenario = func(*rand.Rand) (sim.Config, error) { return sim.Config{}, nil }
-	if err := tr.Train(context.Background()); !errors.Is(err, sim.ErrBadConfig) {
-		t.Errorf("%v", err)
-	}
+	must.Is(t, tr.Train(context.Background()), sim.ErrBadConfig)
 }

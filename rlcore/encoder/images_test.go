@@ -3,6 +3,7 @@ package encoder
 import (
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -57,18 +58,14 @@ func TestImagesByHand(t *testing.T) {
 		{3, 0, 2, 15, 5}, // both: 7.5 units, then 5
 	} {
 		for step := c.from; step < c.to; step++ {
-			if n := pixels(e, c.slot, c.resource, step); n != c.want {
-				t.Errorf("slot %d, resource %d, step %d: %d units, want %d", c.slot, c.resource, step, n, c.want)
-			}
+			must.Equal(t, pixels(e, c.slot, c.resource, step), c.want, "slot %d, resource %d, step %d", c.slot, c.resource, step)
 		}
 	}
 	if last := e.Pixels[len(e.Pixels)-1]; int(last) != 4*picture || e.Len() != 4*picture+Backlog {
 		t.Errorf("one job of backlog is pixel %d of %d", last, e.Len())
 	}
 	for c, want := range []bool{true, true, true, false} { // 2 + 8 + 1 units of memory
-		if got := e.Fits(&w, rlcore.Combo(c)); got != want {
-			t.Errorf("combination %b fits: %v", c, got)
-		}
+		must.Equal(t, e.Fits(&w, rlcore.Combo(c)), want, "combination %b fits", c)
 	}
 	// DeepRM's demands are constant: a job that computes in the second half of its run only.
 	late := flat(100, rlcore.Use{})
@@ -77,9 +74,7 @@ func TestImagesByHand(t *testing.T) {
 	for demand, want := range map[Demand][2]int{OverTime: {0, 8}, Peak: {8, 8}, Mean: {4, 4}} {
 		e := &Images{M: 2, Demand: demand}
 		e.Encode(&w)
-		if got := [2]int{pixels(e, 1, 0, 0), pixels(e, 1, 0, 14)}; got != want {
-			t.Errorf("demand %v: %v units in the first and last column, want %v", demand, got, want)
-		}
+		must.Equal(t, [2]int{pixels(e, 1, 0, 0), pixels(e, 1, 0, 14)}, want, "demand %v", demand)
 	}
 	s.GPUs[0].Running, s.Pending[0] = nil, rlcore.Job{Profile: flat(100, rlcore.Use{MemMiB: 20000})}
 	if e.Encode(&w); !e.Fits(&w, 1) || e.Fits(&w, 3) {

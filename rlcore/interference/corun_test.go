@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -47,7 +48,5 @@ func TestCompanies(t *testing.T) {
 			t.Errorf("%s: accompanied for %v of it, want %v; %s", name, part, c.part, diff)
 		}
 	}
-	if got := CoRunSlowdown(120, 100, 0.5); math.Abs(got-1.4) > 1e-12 {
-		t.Errorf("20 %% in half of the run: %v while sharing", got)
-	}
+	must.Near(t, CoRunSlowdown(120, 100, 0.5), 1.4, 1e-12, "while sharing, 20 % in half of the run")
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
@@ -126,9 +127,7 @@ func TestFirstMeetings(t *testing.T) {
 		{[]*rlcore.Profile{a, b, b}, []bool{false, true, true}}, // b next to b
 	} {
 		for i, p := range predictions(m, corun{anyCard, x.members, nil}) {
-			if p.First != x.want[i] {
-				t.Errorf("%s of %d members: first %v, want %v", x.members[i].App, len(x.members), p.First, x.want[i])
-			}
+			must.Equal(t, p.First, x.want[i], "%s of %d members: first", x.members[i].App, len(x.members))
 		}
 	}
 }

@@ -3,6 +3,7 @@ package interference
 import (
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -21,9 +22,7 @@ func TestBeforeAnythingIsSeenTheLawSaysIt(t *testing.T) {
 		}
 		var dst [2]rlcore.Prediction
 		m.Predict(dst[:1], &rlcore.TitanXp, members[:1])
-		if dst[0].Slowdown != 1 {
-			t.Errorf("%s alone: %v", names[0], dst[0])
-		}
+		must.Equal(t, dst[0].Slowdown, 1, "%s alone", names[0])
 		m.Predict(dst[:], &rlcore.TitanXp, members)
 		for i, p := range dst {
 			if p.Slowdown < want[0] || p.Slowdown > want[1] || p.SD <= 0 {

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
@@ -176,9 +177,7 @@ func TestScaleIsLearned(t *testing.T) {
 			p, sign := predictions(m, corun{anyCard, ab, nil})[0], float64(1-i%2*2)
 			m.all(anyCard, ab, p.Slowdown+sign*off*p.SD)
 		}
-		if got, clone := m.way(anyCard).learned.scale, m.Clone().way(anyCard).learned.scale; got != clone {
-			t.Errorf("scale %v, of a clone %v", got, clone)
-		}
+		must.Equal(t, m.way(anyCard).learned.scale, m.Clone().way(anyCard).learned.scale, "scale, and of a clone")
 		return m.way(anyCard).learned.scale
 	}
 	if over, under := scale(2.5), scale(0.2); over < 1.2 || under > 0.8 || under < 1/mostScale {

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
@@ -87,9 +88,7 @@ func TestDoubt(t *testing.T) {
 	for range 10 {
 		m.Doubt(id("a"), ids("b"))
 	}
-	if got := sd(); math.Abs(got[0]-mostDoubt*before[0]) > 1e-12 {
-		t.Errorf("after many: %v, before %v", got, before)
-	}
+	must.Near(t, sd()[0], mostDoubt*before[0], 1e-12, "after many")
 	for range 3 {
 		m.Reassure(id("a"), ids("b", "c"))
 	}

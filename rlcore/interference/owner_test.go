@@ -60,9 +60,8 @@ func TestANameIsItsOwners(t *testing.T) {
 		honest.all(anyCard, ann, 1.1, 1.1)
 	}
 	// The model of card is everybody's.
-	if got, want := predicted(m, ann).Slowdown, predicted(honest, ann).Slowdown; math.Abs(got-want) > 0.05 {
-		t.Errorf("after five runs of her own ann's slowdown is believed to be %.2f, without eve %.2f", got, want)
-	}
+	must.Near(t, predicted(m, ann).Slowdown, predicted(honest, ann).Slowdown, 0.05,
+		"ann's slowdown after five runs of her own, beside that without eve")
 }
 
 // What others' applications of the name did is what is believed of a newcomer's.
@@ -110,9 +109,7 @@ func TestOneUsersWeightIsBounded(t *testing.T) {
 			m.all(anyCard, ann, 1.1, 1.1)
 		}
 		own, clone := predicted(m, ann), m.Clone()
-		if math.Abs(own.Slowdown-1.1) > 0.1 {
-			t.Errorf("ann's own co-runs at 1.1: %+v", own)
-		}
+		must.Near(t, own.Slowdown, 1.1, 0.1, "ann's own co-runs at 1.1")
 		if got := predicted(clone, ann); math.Abs(got.Slowdown-own.Slowdown) > 1e-6 ||
 			clone.way(anyCard).site.places["eve"] != m.way(anyCard).site.places["eve"] {
 			t.Errorf("a clone believes %+v instead of %+v", got, own)

@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
@@ -41,9 +42,7 @@ func TestSpearman(t *testing.T) {
 		{"one", []float64{1}, []float64{1}, 0},
 		{"none", nil, nil, 0},
 	} {
-		if got := Spearman(c.x, c.y); math.Abs(got-c.want) > 1e-12 {
-			t.Errorf("%s: %v, want %v", c.name, got, c.want)
-		}
+		must.Near(t, Spearman(c.x, c.y), c.want, 1e-12, c.name)
 	}
 }
 
@@ -65,13 +64,10 @@ func TestScore(t *testing.T) {
 	r := Score(m, anyCard, solo, append(pairs, strange...))
 	near := func(what string, got, want float64) {
 		t.Helper()
-		if math.Abs(got-want) > 1e-9 {
-			t.Errorf("%s %v, want %v", what, got, want)
-		}
+		must.Near(t, got, want, 1e-9, what)
 	}
-	if r.N != 3 || r.Missing != 3 {
-		t.Errorf("%+v", r)
-	}
+	must.Equal(t, r.N, 3, r)
+	must.Equal(t, r.Missing, 3, r)
 	near("mae", r.MAE, of("half", "idle")/3)
 	near("median relative error", r.MedianRelError, 0)
 	near("within an SD", r.WithinSD, 2./3)

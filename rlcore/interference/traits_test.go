@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
@@ -33,9 +34,7 @@ func TestWaysOfSharing(t *testing.T) {
 	}
 	was := ask(m, &turns)
 	m.all(&turns, ab, 3, 3)
-	if got := ask(m, &mps); got != known {
-		t.Errorf("under MPS %+v, after a co-run in turns %+v", known, got)
-	}
+	must.Equal(t, ask(m, &mps), known, "under MPS, after a co-run in turns")
 	if got := ask(m, &turns); got.Slowdown < was.Slowdown+0.2 {
 		t.Errorf("in turns %+v, after a co-run %+v", was, got)
 	}

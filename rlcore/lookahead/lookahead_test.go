@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -62,9 +63,7 @@ func TestShorterThanSRPT(t *testing.T) {
 		cfg := site(rand.New(rand.NewPCG(seed, 1)), 2, 60, 250)
 		a, b := run(t, cfg, ahead), run(t, cfg, srpt)
 		sum += math.Log(a.MeanTurnaroundS/b.MeanTurnaroundS) / n
-		if again := run(t, cfg, ahead); again.MeanTurnaroundS != a.MeanTurnaroundS {
-			t.Errorf("seed %d: %v s, and once more %v s", seed, a.MeanTurnaroundS, again.MeanTurnaroundS)
-		}
+		must.Equal(t, run(t, cfg, ahead).MeanTurnaroundS, a.MeanTurnaroundS, "seed %d", seed)
 	}
 	t.Logf("turnaround over srpt's: %.3f", math.Exp(sum))
 	if sum > -0.005 {

@@ -1,10 +1,10 @@
 package policy
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -15,12 +15,8 @@ func TestRegistry(t *testing.T) {
 	Register(Spec{Name: "late", Rank: 2, Live: true, New: made})
 	Register(Spec{Name: "early", Rank: 1, Live: true, Contender: true, New: made})
 	Register(Spec{Name: "trained", Rank: 1, Contender: true})
-	if got := Names(Live()); !slices.Equal(got, []string{"early", "late"}) {
-		t.Errorf("live, by rank: %v", got)
-	}
-	if got := Names(Contenders()); !slices.Equal(got, []string{"early", "trained"}) {
-		t.Errorf("contenders: %v", got)
-	}
+	must.Equal(t, Names(Live()), []string{"early", "late"}, "live, by rank")
+	must.Equal(t, Names(Contenders()), []string{"early", "trained"}, "contenders")
 	if _, err := New("trained", Setup{}); err == nil || !strings.Contains(err.Error(), `there is no policy "trained"`) {
 		t.Errorf("one that only training makes is live: %v", err)
 	}

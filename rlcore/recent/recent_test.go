@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+
 	"pgregory.net/rapid"
 )
 
@@ -21,9 +23,7 @@ func TestOneUsersNamesPushOutNobodyElses(t *testing.T) {
 		m.Put(fmt.Sprintf("eve/%d", i), i)
 	}
 	got := slices.Sorted(maps.Keys(maps.Collect(m.All())))
-	if want := []string{"ann/a", "eve/97", "eve/98", "eve/99"}; !slices.Equal(got, want) {
-		t.Errorf("%v are left, want %v", got, want)
-	}
+	must.Equal(t, got, []string{"ann/a", "eve/97", "eve/98", "eve/99"})
 }
 
 // What is noted again is young again, and what was deleted leaves room.

@@ -22,9 +22,7 @@ func TestPlain(t *testing.T) {
 	ends := func(want map[string]float64) {
 		t.Helper()
 		for id, end := range want {
-			if got := p.EndS(id); got != end {
-				t.Errorf("%s ends at %v, want %v", id, got, end)
-			}
+			must.Equal(t, p.EndS(id), end, "the end of %s", id)
 		}
 	}
 	p.Add(job("a", 10, 0, 100), 0)
@@ -40,9 +38,7 @@ func TestPlain(t *testing.T) {
 	ends(map[string]float64{"first": 110, "b": 215})
 	p.Remove(90, "first") // cancelled
 	ends(map[string]float64{"first": 0, "b": 195})
-	if free := p.FreeS(nil, 90); free[0] != 195 {
-		t.Errorf("the GPU is free at %v, want 195", free)
-	}
+	must.Equal(t, p.FreeS(nil, 90)[0], 195, "when the GPU is free")
 }
 
 // A job that goes on longer than expected would do so on plain Slurm, and those behind it would wait.
@@ -58,23 +54,13 @@ func TestPlainOverrun(t *testing.T) {
 	p.Runs(b, []int{1}, 0, 0) // c has its GPU from 50 s on, d a's from 100 s on
 	done["a"], done["b"] = 120, 50
 	p.Ended(120, End{"b", 50})
-	if end := p.EndS("c"); end != 150 {
-		t.Errorf("c ends at %v, want 150", end)
-	}
-	if end := p.EndS("d"); end != 130 {
-		t.Errorf("d ends at %v; a still has its GPU at 120 s", end)
-	}
+	must.Equal(t, p.EndS("c"), 150, "the end of c")
+	must.Equal(t, p.EndS("d"), 130, "the end of d: a still has its GPU at 120 s")
 	done["a"] = 140
 	p.Add(job("e", 0, 140, 10), 140)
-	if end := p.EndS("d"); end != 150 {
-		t.Errorf("d ends at %v, want 150", end)
-	}
-	if plain := p.Ended(145, End{"a", 145})[0]; plain != 145 {
-		t.Errorf("a's plain end is %v", plain)
-	}
-	if end := p.EndS("d"); end != 155 {
-		t.Errorf("d ends at %v, want 155", end)
-	}
+	must.Equal(t, p.EndS("d"), 150, "the end of d")
+	must.Equal(t, p.Ended(145, End{"a", 145})[0], 145, "a's plain end")
+	must.Equal(t, p.EndS("d"), 155, "the end of d")
 }
 
 // Where two GPUs are free at the same time but for rounding, no job changes its GPU: one that is confined to the other
@@ -95,9 +81,7 @@ func TestPlainIgnoresRounding(t *testing.T) {
 		done[other] = 100
 		for k, id := range []string{first, other} {
 			at := 100 + float64(k+1)*off
-			if end := p.Ended(at, End{id, at})[0]; end != 100 {
-				t.Errorf("%s would have ended at %v, want 100", id, end)
-			}
+			must.Equal(t, p.Ended(at, End{id, at})[0], 100, "when %s would have ended", id)
 			for i, id := range []string{"c", "d"} {
 				if on := p.Slot(id); !slices.Equal(on.On, []int{i}) || on.StartS != 100 {
 					t.Errorf("%s starts on %v at %v, want GPU %d at 100", id, on.On, on.StartS, i)
@@ -128,9 +112,7 @@ func TestPlainTakesSlowdownsIntoAccount(t *testing.T) {
 		p.Add(a, 0)
 		p.Add(job("b", 0, 0, 10), 0)
 		p.Runs(a, []int{0}, 0, 0)
-		if got := p.Ended(c.ran, End{"a", c.done})[0]; math.Abs(got-c.want) > 0.02*c.want {
-			t.Errorf("%s: it would have ended at %v, want %v", c.name, got, c.want)
-		}
+		must.Near(t, p.Ended(c.ran, End{"a", c.done})[0], c.want, 0.02*c.want, "when it would have ended: %s", c.name)
 	}
 }
 
@@ -163,9 +145,7 @@ func TestPlainTookIsBetween(t *testing.T) {
 }
 
 func TestTookOfARunOfWhichNothingIsKnown(t *testing.T) {
-	if took := Took(0, 100, 50, 1); took != 0 {
-		t.Errorf("it took %v", took)
-	}
+	must.Equal(t, Took(0, 100, 50, 1), 0)
 }
 
 // Jobs that run in reality keep their place while those that wait grow older.
@@ -177,9 +157,7 @@ func TestPlainAges(t *testing.T) {
 	was := p.EndS("ran")
 	// "ran" has been started early, beside "now"; the others age by 50.
 	p.Wait([]Job{job("waits", 148, 0, 10), job("too", 147, 0, 10)}, 1)
-	if got := p.EndS("ran"); got != was {
-		t.Errorf("it would have ended at %v, now %v", was, got)
-	}
+	must.Equal(t, p.EndS("ran"), was, "when it would have ended, before and now")
 	// Its owner's priority rises above everybody's.
 	p.Wait([]Job{job("waits", 150, 0, 10), job("too", 1e6, 0, 10)}, 2)
 	if p.EndS("too") >= p.EndS("ran") {
@@ -271,19 +249,14 @@ func TestPlainEndsTogether(t *testing.T) {
 		return p
 	}
 	together := schedule()
-	if got := together.Ended(80, End{"0", 80}, End{"unknown", 3}, End{"1", 80}); !slices.Equal(got, []float64{80, 0, 80}) {
-		t.Errorf("they would have ended at %v", got)
-	}
-	if again := together.Ended(80, End{"0", 80}); again[0] != 0 {
-		t.Errorf("told a second time: %v", again)
-	}
+	must.Equal(t, together.Ended(80, End{"0", 80}, End{"unknown", 3}, End{"1", 80}), []float64{80, 0, 80},
+		"when they would have ended")
+	must.Equal(t, together.Ended(80, End{"0", 80})[0], 0, "told a second time")
 	one := schedule()
 	one.Ended(80, End{"1", 80})
 	one.Ended(80, End{"0", 80})
 	for _, id := range []string{"2", "3"} {
-		if together.EndS(id) != one.EndS(id) {
-			t.Errorf("job %s ends at %v, and told one after the other at %v", id, together.EndS(id), one.EndS(id))
-		}
+		must.Equal(t, together.EndS(id), one.EndS(id), "the end of job %s, told together and one after the other", id)
 	}
 }
 
@@ -317,9 +290,7 @@ func TestPlainStartsBeforeTheMeanRunEnds(t *testing.T) {
 		if start := p.EndS("next") - mean - p.EarlyS("next") - c.doneS; start < c.least-1e-6 || start > c.most && c.differ {
 			t.Errorf("%s: it starts in %v s, want %v to %v", c.name, start, c.least, c.most)
 		}
-		if early := p.EarlyS("0"); early != 0 {
-			t.Errorf("%s: a job that has begun begins %v s earlier", c.name, early)
-		}
+		must.Equal(t, p.EarlyS("0"), 0, "%s: how much earlier a job begins that has begun", c.name)
 	}
 }
 
@@ -336,9 +307,7 @@ func TestPlainEndOfARunThatGoesOn(t *testing.T) {
 	for _, s := range []float64{200, 1000, 5000} {
 		done = s
 		p.Add(job(fmt.Sprint(s), -s, s, 10), s)
-		if want := 1000 + 2*s; p.EndS("a") != want {
-			t.Errorf("after %v s it ends at %v, want %v", s, p.EndS("a"), want)
-		}
+		must.Equal(t, p.EndS("a"), 1000+2*s, "the end, after %v s", s)
 	}
 	// A bridge that has started anew knows its length as soon as it sees the job run.
 	b := must.Get(json.Marshal(p))(t)
@@ -347,12 +316,8 @@ func TestPlainEndOfARunThatGoesOn(t *testing.T) {
 	again.DoneS, done = p.DoneS, 8000
 	again.Runs(a, []int{0}, 0, 8000)
 	again.Add(job("late", -9000, 8000, 10), 8000)
-	if end := again.EndS("a"); end != 17_000 {
-		t.Errorf("after a restart it ends at %v, want 17000", end)
-	}
-	if end := p.Ended(9000, End{"a", 9000}); end[0] != 9000 {
-		t.Errorf("it ended alone at 9000, and its plain end is %v", end)
-	}
+	must.Equal(t, again.EndS("a"), 17_000, "the end, after a restart")
+	must.Equal(t, p.Ended(9000, End{"a", 9000})[0], 9000, "the plain end of a job that ended alone at 9000")
 }
 
 // A job that waits in reality and has begun on plain Slurm ends there by what is expected of its length now: otherwise a
@@ -365,9 +330,8 @@ func TestPlainEndOfAWaitingJobThatHasBegun(t *testing.T) {
 	for _, takes := range []float64{500, 20_000} {
 		a.TakesS = takes
 		p.Wait([]Job{a, b}, 100)
-		if p.EndS("a") != takes || p.EndS("b") != 10_010 {
-			t.Errorf("a takes %v s: it ends at %v, b at %v", takes, p.EndS("a"), p.EndS("b"))
-		}
+		must.Equal(t, p.EndS("a"), takes, "the end of a, which takes %v s", takes)
+		must.Equal(t, p.EndS("b"), 10_010, "the end of b beside a, which takes %v s", takes)
 	}
 }
 

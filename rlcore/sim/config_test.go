@@ -3,7 +3,6 @@ package sim
 import (
 	"errors"
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -45,17 +44,15 @@ func TestBadConfig(t *testing.T) {
 		cfg := config(2, constant("a", 10, .5, 500), constant("b", 10, .5, 500))
 		c.spoil(&cfg)
 		_, err := New(cfg)
-		if !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v", name, err)
-		}
+		must.Is(t, err, ErrBadConfig, name)
+		must.Fail(t, err, c.says, name)
 	}
 }
 
 func TestNoJobs(t *testing.T) {
 	r := run(t, config(1), &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: rlcore.NewGuard(rlcore.Rules{})})
-	if r.MakespanS != 0 || len(r.Jobs) != 0 {
-		t.Errorf("%+v", *r)
-	}
+	must.Equal(t, r.MakespanS, 0)
+	must.Equal(t, r.Jobs, nil)
 }
 
 // A simulation whose decisions only wait ends with an error.
@@ -76,9 +73,7 @@ func TestSmallCard(t *testing.T) {
 	for _, d := range []*rlcore.Decider{decider(t, "exclusive"), {Policy: choice(crowd), Guard: Bare()}} {
 		r := run(t, cfg, d)
 		for _, i := range []int{0, 2} {
-			if r.Jobs[i].GPU != 1 {
-				t.Errorf("job %d of 9000 MiB runs on the card of 4000", i)
-			}
+			must.Equal(t, r.Jobs[i].GPU, 1, "the card of job %d of 9000 MiB", i)
 		}
 	}
 }
@@ -136,8 +131,6 @@ func TestIdleFirst(t *testing.T) {
 	cfg.Jobs[1].SubmitS, cfg.Jobs[2].SubmitS = 10, 20
 	r := run(t, cfg, decider(t, "greedy"))
 	for i := range r.Jobs {
-		if r.Jobs[i].GPU != i {
-			t.Errorf("job %d goes to GPU %d though GPU %d is idle", i, r.Jobs[i].GPU, i)
-		}
+		must.Equal(t, r.Jobs[i].GPU, i, "the GPU of job %d, idle at its arrival", i)
 	}
 }

@@ -62,9 +62,7 @@ func TestWhatIsDelay(t *testing.T) {
 		if s.NowS() == 100 && !seen {
 			seen = true
 			for _, j := range s.State().Pending {
-				if j.DelayedS != want[j.ID] {
-					t.Errorf("job %s was delayed for %v s, want %v", j.ID, j.DelayedS, want[j.ID])
-				}
+				must.Equal(t, j.DelayedS, want[j.ID], "the delay of job %s", j.ID)
 			}
 		}
 		w := rlcore.NewWindow(nil, s.State(), s.GPU(), 5)

@@ -63,9 +63,7 @@ func TestBehindForeignJobs(t *testing.T) {
 	r := run(t, Config{GPUs: slices.Repeat([]rlcore.GPUSpec{{MemMiB: 8000}}, 2), Truth: Pairs{}, Jobs: []Arrival{
 		single("first", 0, 1000), whole("two", 1, 10, 2, 1), whole("then", 2, 10, 2, 1), single("short", 3, 50),
 	}}, d)
-	if got, want := spans(r)["short"], "3 to 53"; got != want {
-		t.Errorf("the short job ran from %s s, want %s", got, want)
-	}
+	must.Equal(t, spans(r)["short"], "3 to 53", "when the short job ran")
 }
 
 // Two nodes of two GPUs each have one idle GPU: a job of two GPUs of one node waits, a job of one GPU of two nodes

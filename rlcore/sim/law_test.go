@@ -1,9 +1,9 @@
 package sim
 
 import (
-	"math"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
@@ -22,9 +22,7 @@ func slowdowns(l *contention.Law, p ...*rlcore.Profile) []float64 {
 
 func near(t *testing.T, what string, got, want float64) {
 	t.Helper()
-	if math.Abs(got-want) > 1e-9*max(1, want) {
-		t.Errorf("%s: %v, want %v", what, got, want)
-	}
+	must.Near(t, got, want, 1e-9*max(1, want), what)
 }
 
 // Measured pairs as truth: more than one other adds up.

@@ -171,8 +171,7 @@ func TestAnySite(t *testing.T) {
 			if o.ID != j.ID || o.StartS < j.SubmitS || !j.MayUse(o.GPU) {
 				t.Errorf("job %d: %+v", i, *o)
 			}
-			if ran := o.EndS - o.StartS; !(o.Slowdown >= 1) && ran > 0 || !o.TimedOut &&
-				ran < o.SoloS*(1-1e-9)-rounding {
+			if ran := o.EndS - o.StartS; !(o.Slowdown >= 1) && ran > 0 || !o.TimedOut && ran < o.SoloS*(1-1e-9)-rounding {
 				t.Errorf("job %d ran for %v s, alone %v; slowdown %v", i, ran, o.SoloS, o.Slowdown)
 			}
 			if ran := o.EndS - o.StartS; !o.TimedOut && math.Abs(o.Slowdown-max(1, ran/o.SoloS)) > 1e-6*o.Slowdown {
@@ -200,12 +199,8 @@ func TestAnySite(t *testing.T) {
 		for g := range cfg.GPUs {
 			work += s.WorkS(g)
 		}
-		if r.OOM != failures {
-			t.Errorf("%d runs lost, by job %d", r.OOM, failures)
-		}
-		if r.Harmed != harmed {
-			t.Errorf("%d harmed at limits, by job %d", r.Harmed, harmed)
-		}
+		must.Equal(t, r.OOM, failures, "runs lost, in all and by job")
+		must.Equal(t, r.Harmed, harmed, "jobs harmed at limits, in all and by job")
 		switch {
 		case timedOut && work >= solo-1e-4: // and what was lost
 		case r.OOM == 0 && math.Abs(work-solo) > 1e-6*solo:
@@ -213,9 +208,7 @@ func TestAnySite(t *testing.T) {
 		case work < solo-1e-4:
 			t.Errorf("%v s of work done, less than the jobs' %v s", work, solo)
 		}
-		if math.Abs(r.MakespanS-(last-first)) > 1e-9*last {
-			t.Errorf("makespan %v s from %v to %v s", r.MakespanS, first, last)
-		}
+		must.Near(t, r.MakespanS, last-first, 1e-9*last, "makespan")
 		for _, u := range []float64{r.GPUUtil, r.MemUtil} {
 			if !(u >= 0 && u <= 1+1e-9) {
 				t.Errorf("utilisation %v", u)

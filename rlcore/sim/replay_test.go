@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
@@ -132,7 +133,6 @@ func same(t rapid.TB, cfg *Config, r *Result, l *contention.Law) {
 		mem += want.memMBS[g] / cfg.GPUs[g].MemMiB
 	}
 	n := float64(len(cfg.GPUs)) * r.MakespanS
-	if math.Abs(r.GPUUtil-busy/n) > 1e-6 || math.Abs(r.MemUtil-mem/n) > 1e-6 {
-		t.Errorf("utilisations %v and %v, by the starts and the law %v and %v", r.GPUUtil, r.MemUtil, busy/n, mem/n)
-	}
+	must.Near(t, r.GPUUtil, busy/n, 1e-6, "use, by the starts and the law")
+	must.Near(t, r.MemUtil, mem/n, 1e-6, "memory, by the starts and the law")
 }

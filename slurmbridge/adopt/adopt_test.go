@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -39,9 +40,7 @@ func TestTheFirstRuleThatMatchesDecides(t *testing.T) {
 		if r := p.Of(c.j); r != nil {
 			got = r.MaxSlowdown
 		}
-		if got != c.want {
-			t.Errorf("%s of %s in %s: %v, want %v", c.j.User, c.j.Account, c.j.Partition, got, c.want)
-		}
+		must.Equal(t, got, c.want, "%s of %s in %s", c.j.User, c.j.Account, c.j.Partition)
 	}
 	for name, change := range map[string]func(*job.Job){
 		"shares": func(j *job.Job) { j.Request.Kind = job.Shares }, "two GPUs": func(j *job.Job) { j.Request.Count = 2 },
@@ -97,9 +96,7 @@ func TestWhatFollowsFromBrokenContracts(t *testing.T) {
 		read.Stopped(&Rule{Partitions: []string{"long"}}, at) {
 		t.Error("two of an account within a day don't stop the rule, or stop another")
 	}
-	if n := read.Count(at.Add(27 * time.Hour)); n != 1 {
-		t.Errorf("%d rules are stopped", n)
-	}
+	must.Equal(t, read.Count(at.Add(27*time.Hour)), 1, "stopped rules")
 	if read.Stopped(&Rule{Partitions: []string{"gpu"}}, at.Add(26*time.Hour+BannedFor)) {
 		t.Error("it is stopped for more than a week")
 	}

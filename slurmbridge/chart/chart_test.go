@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -44,9 +46,7 @@ func TestTextsOfUsersInPictures(t *testing.T) {
 func TestSlowdowns(t *testing.T) {
 	got := string(Slowdowns([]Point{{1, 1, "", false}, {1.5, 2, "worst", true}}))
 	for _, want := range []string{`cx="0" cy="300"`, `cx="150" cy="0"`, `dot bad`, `<title>worst</title>`, `>1.5</text>`} {
-		if !strings.Contains(got, want) {
-			t.Errorf("%s is not in %s", want, got)
-		}
+		must.Contain(t, got, want)
 	}
 }
 
@@ -121,9 +121,7 @@ func TestGapsAreFolded(t *testing.T) {
 			days++
 		}
 	}
-	if days != 1 {
-		t.Errorf("%d marks name a day: %v", days, l.ticks())
-	}
+	must.Equal(t, days, 1, "marks that name a day: %v", l.ticks())
 	// Short gaps stay, and so does all of a time without a job.
 	for _, spans := range [][]Span{{span(0, 700), span(800, 1440)}, nil} {
 		l.Rows = []Row{{Spans: spans}}

@@ -48,9 +48,7 @@ func TestSettingsFile(t *testing.T) {
 	for i := range cards {
 		known = append(known, cards[i].name)
 	}
-	if list := "Known are " + strings.Join(known, ", ") + "."; !strings.Contains(text, list) {
-		t.Errorf("the file lacks %q", list)
-	}
+	must.Contain(t, text, "Known are "+strings.Join(known, ", ")+".", "the file")
 }
 
 func TestEachPlaceOverrulesTheOneBefore(t *testing.T) {
@@ -68,9 +66,7 @@ func TestEachPlaceOverrulesTheOneBefore(t *testing.T) {
 		"lease": file + ":1: lease", "max_group": "SLURMBRIDGE_MAX_GROUP", "server": "--server",
 		"poll": "poll",
 	} {
-		if w := got.Where(key); w != place {
-			t.Errorf("%s was written at %q, not at %q", key, w, place)
-		}
+		must.Equal(t, got.Where(key), place, "where %s was written", key)
 	}
 	got.places = nil
 	want := Default()

@@ -127,9 +127,7 @@ func TestOneOfManyReplays(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := believed.Load(); n != 1 {
-		t.Errorf("%d were believed", n)
-	}
+	must.Equal(t, believed.Load(), 1, "credentials that were believed")
 }
 
 // A daemon that has just started doesn't know what was used before.

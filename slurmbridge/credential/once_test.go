@@ -55,9 +55,7 @@ func TestRememberedIsBounded(t *testing.T) {
 	for i := range mostRemembered {
 		must.OK(t, send(i, now))
 	}
-	if err := send(mostRemembered, now); !errors.Is(err, ErrDown) {
-		t.Errorf("one too many: %v", err)
-	}
+	must.Is(t, send(mostRemembered, now), ErrDown, "one too many")
 	later := now.Add(2*window + time.Second)
 	for i := range 3 {
 		must.OK(t, send(mostRemembered+i, later.Add(time.Duration(i)*(2*window+time.Second))))

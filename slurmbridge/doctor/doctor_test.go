@@ -90,9 +90,10 @@ func TestPlainCluster(t *testing.T) {
 		ConfDir:    "/etc/slurm", Hooks: map[string][]Hook{}, User: "slurm", Settings: active(),
 		Missing: []string{"/run/slurmbridge"}, MungeSocket: ptr(true),
 	}
-	must.Equal(t, named(Examine(f)), "error used-gpus, error gres-types, error folder, error node-shares, error gpu-type, "+
-		"error default-memory, error lua, error hook-prolog, error hook-epilog, error hook-taskprolog, "+
-		"warning epilog-slurmctld, note prolog-flags, note gate-seen")
+	must.Equal(t, named(Examine(f)),
+		"error used-gpus, error gres-types, error folder, error node-shares, error gpu-type, "+
+			"error default-memory, error lua, error hook-prolog, error hook-epilog, error hook-taskprolog, "+
+			"warning epilog-slurmctld, note prolog-flags, note gate-seen")
 }
 
 func TestNothingMissing(t *testing.T) {
@@ -639,9 +640,7 @@ func TestCollect(t *testing.T) {
 	settings.KeyFile = put("key", "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n")
 	must.OK(t, os.Chmod(settings.KeyFile, 0o644))
 	f = must.Get(Collect(t.Context(), ask, settings, "root"))(t)
-	if !strings.Contains(orEmpty(f.Key), "0644") {
-		t.Errorf("a key that everybody reads: %v", f.Key)
-	}
+	must.Contain(t, orEmpty(f.Key), "0644", "a key that everybody reads")
 	silent := func(context.Context, string, ...string) (string, error) { return "", errors.New("down") }
 	must.Equal(t, must.Get(Collect(t.Context(), silent, settings, ""))(t), &Facts{Settings: settings}, "slurmctld down")
 }
@@ -797,9 +796,7 @@ func TestAskDaemon(t *testing.T) {
 		{http.StatusServiceUnavailable, "no look yet", Daemon{Answer: Answer{Sick: "no look yet"}}},
 	} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path != "/v1/status" {
-				t.Errorf("asked for %s", r.URL)
-			}
+			must.Equal(t, r.URL.Path, "/v1/status")
 			w.WriteHeader(c.status)
 			fmt.Fprint(w, c.answer)
 		}))
@@ -827,9 +824,7 @@ func TestTryCredential(t *testing.T) {
 		"munged does not answer":     {encode: errors.New("munged does not answer")},
 		"the credential\nis invalid": {decode: errors.New("the credential\nis invalid")},
 	} {
-		if got := TryCredential(context.Background(), m); got != strings.ReplaceAll(want, "\n", " ") {
-			t.Errorf("%q, want %q", got, want)
-		}
+		must.Equal(t, TryCredential(context.Background(), m), strings.ReplaceAll(want, "\n", " "))
 	}
 }
 

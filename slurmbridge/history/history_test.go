@@ -222,9 +222,7 @@ func TestOutcomes(t *testing.T) {
 			all[i].ID != k.records[i].ID || !reflect.DeepEqual(all[i].With(), []string{"8"}) {
 			t.Fatalf("%+v", all)
 		}
-		if left := must.Get(h.Unjudged(ctx))(t); len(left) != 2-i {
-			t.Errorf("%d runs are left to judge", len(left))
-		}
+		must.Equal(t, len(must.Get(h.Unjudged(ctx))(t)), 2-i, "runs that are left to judge")
 	}
 	for what, c := range map[string]struct {
 		f    Filter

@@ -104,9 +104,7 @@ func TestLengthOfARunThatShared(t *testing.T) {
 			c.change(j)
 		}
 		o := j.Judge(nil)
-		if math.Abs(o.LengthS-c.want) > 15 {
-			t.Errorf("%s: %.0f s, want %.0f", name, o.LengthS, c.want)
-		}
+		must.Near(t, o.LengthS, c.want, 15, name)
 	}
 }
 

@@ -92,9 +92,7 @@ func TestSharersAreSplitByTheirProfiles(t *testing.T) {
 	if !near(u.ComputedS, 0.8*60+0.6*60) || !near(u.SplitS, 36) || u.CardMiB != 0 || u.IdleKnownS != 60 {
 		t.Errorf("%+v", *u)
 	}
-	if u := useOf(r, flat(0.6), make([]CoRunner, 1)); u.KnownS != 60 {
-		t.Errorf("nothing is known of the other: %+v", *u)
-	}
+	must.Equal(t, useOf(r, flat(0.6), make([]CoRunner, 1)).KnownS, 60, "nothing is known of the other")
 }
 
 // Whoever was there when: the sharers' parts add up to what the GPU did, and nobody computes, idles or shares for

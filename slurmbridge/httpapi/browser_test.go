@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // chromium finds the browser, or skips the test where there is none.
@@ -71,9 +73,7 @@ func TestPagesInABrowser(t *testing.T) {
 				defer srv.Close()
 				out := browse(t, srv.URL+"/frame?of="+page, "--dump-dom", "--window-size=1600,1000")
 				want := fmt.Sprintf(`<pre id="out">width=%d of=%d wide= named=true radius=8px end`, width, width)
-				if !strings.Contains(out, want) {
-					t.Errorf("%s isn't in %.2000s", want, out)
-				}
+				must.Contain(t, out, want)
 			})
 		}
 	}

@@ -88,13 +88,9 @@ func (f *fixture) ask(method, path string) *httptest.ResponseRecorder {
 func (f *fixture) wants(path string, code int, words ...string) {
 	f.t.Helper()
 	w := f.ask(http.MethodGet, path)
-	if w.Code != code {
-		f.t.Errorf("%s: %d %s, want %d", path, w.Code, w.Body, code)
-	}
+	must.Equal(f.t, w.Code, code, "%s: %s", path, w.Body)
 	for _, word := range words {
-		if !strings.Contains(w.Body.String(), word) {
-			f.t.Errorf("%s: %q doesn't say %q", path, w.Body, word)
-		}
+		must.Contain(f.t, w.Body.String(), word, path)
 	}
 }
 
@@ -167,16 +163,13 @@ func TestWhyOfSomethingElse(t *testing.T) {
 		"12\n13", "12\x00", "$(id)", "%s%n", "１２", "12_[1-3]", strings.Repeat("1", 33), strings.Repeat("9", 1<<16),
 	} {
 		w := f.ask(http.MethodGet, "/v1/why/"+url.PathEscape(ref))
-		if w.Code != http.StatusBadRequest || w.Body.String() != "a job's name is like 123 or 120_4\n" {
-			t.Errorf("%.40q: %d %.200q", ref, w.Code, w.Body)
-		}
+		must.Equal(t, w.Code, http.StatusBadRequest, "%.40q: %.200q", ref, w.Body)
+		must.Equal(t, w.Body.String(), "a job's name is like 123 or 120_4\n", "%.40q", ref)
 		if kind := w.Header().Get("Content-Type"); !strings.HasPrefix(kind, "text/plain") {
 			t.Errorf("%.40q is answered as %s", ref, kind)
 		}
 	}
-	if len(f.asked) != 0 {
-		t.Errorf("the journal was asked for %q", f.asked)
-	}
+	must.Equal(t, f.asked, nil, "what the journal was asked for")
 	f.wants("/v1/why/", http.StatusNotFound)
 	f.wants("/v1/why/12/3", http.StatusNotFound)
 	f.wants("/v1/why/4711", http.StatusNotFound, "nothing is known of job 4711")
@@ -231,13 +224,10 @@ func TestReadOnly(t *testing.T) {
 			http.MethodOptions, http.MethodTrace, "BREW",
 		} {
 			w := f.ask(method, path)
-			if w.Code != http.StatusMethodNotAllowed || !strings.Contains(w.Header().Get("Allow"), http.MethodGet) {
-				t.Errorf("%s %s: %d, allow %q", method, path, w.Code, w.Header().Get("Allow"))
-			}
+			must.Equal(t, w.Code, http.StatusMethodNotAllowed, "%s %s", method, path)
+			must.Contain(t, w.Header().Get("Allow"), http.MethodGet, "%s %s", method, path)
 		}
-		if len(f.asked) != before {
-			t.Errorf("%s: another method reached the journal", path)
-		}
+		must.Equal(t, len(f.asked), before, "%s: questions to the journal", path)
 	}
 	f.wants("/nothing", http.StatusNotFound)
 	f.wants("/debug/pprof/", http.StatusNotFound)

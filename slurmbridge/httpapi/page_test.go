@@ -143,9 +143,7 @@ func TestPage(t *testing.T) {
 		"slowdown 1.10 / 1.20", "its owner edited it", `class="plan"`, `class="two"`, `class="three"`, "<circle",
 		`name="viewport"`, `lang="en"`, "<caption>", `role="img"`, `http-equiv="refresh" content="30"`,
 	} {
-		if !strings.Contains(body, want) {
-			t.Errorf("the page doesn't say %q", want)
-		}
+		must.Contain(t, body, want)
 	}
 	csp := w.Header().Get("Content-Security-Policy")
 	if !strings.HasPrefix(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") ||
@@ -159,9 +157,8 @@ func TestPage(t *testing.T) {
 		must.Equal(t, w.Header().Get(name), want, name)
 	}
 	// Nothing is fetched from anywhere else.
-	if m := regexp.MustCompile(`(?i)(src|href|url\()\s*=?\s*"?(https?:)?//`).FindString(body); m != "" {
-		t.Errorf("the page reaches out: %s", m)
-	}
+	must.Equal(t, regexp.MustCompile(`(?i)(src|href|url\()\s*=?\s*"?(https?:)?//`).FindString(body), "",
+		"what the page would load from elsewhere")
 }
 
 // Whatever a user could have written comes out as text.
@@ -215,17 +212,13 @@ func TestPageOfALargeCluster(t *testing.T) {
 	}
 	body := get(t, h, "/").Body.String()
 	for _, want := range []string{"24 of 500 GPUs", "40 of 10000 waiting jobs", "skip=24"} {
-		if !strings.Contains(body, want) {
-			t.Errorf("the page doesn't say %q", want)
-		}
+		must.Contain(t, body, want)
 	}
 	if body := get(t, h, "/?skip=480").Body.String(); !strings.Contains(body, "20 of 500 GPUs") ||
 		strings.Contains(body, "the next ones") {
 		t.Error("the last GPUs are not shown")
 	}
-	if w := get(t, h, "/?skip=100000"); w.Code != http.StatusOK {
-		t.Error("past the last GPU there is nothing, and no failure")
-	}
+	must.Equal(t, get(t, h, "/?skip=100000").Code, http.StatusOK, "past the last GPU")
 }
 
 // What was read of the past serves everybody for a while; what a query says of the page is so, or is refused.

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -206,9 +205,7 @@ func TestPrivateJobs(t *testing.T) {
 		!strings.Contains(none, "not yours") {
 		t.Errorf("bob asks for another's job: %d %s; for none: %d %s", taken, there, free, none)
 	}
-	if !bytes.Equal(before, known()) {
-		t.Error("what the bridge knows has changed")
-	}
+	must.Equal(t, before, known(), "what the bridge knows")
 	// Ann learns that her job runs beside others, and not beside whose.
 	jobs := s.Status().Snap.Jobs
 	mine := &jobs[len(jobs)-1]
@@ -274,9 +271,8 @@ func TestMemory(t *testing.T) {
 		mux.ServeHTTP(w, as(httptest.NewRequest(c.method, c.path, http.NoBody), 0))
 		var got MemoryReport
 		_ = json.Unmarshal(w.Body.Bytes(), &got)
-		if w.Code != c.code || got.MiB != c.mib {
-			t.Errorf("%s %s: %d %s, want %d, %d MiB", c.method, c.path, w.Code, w.Body, c.code, c.mib)
-		}
+		must.Equal(t, w.Code, c.code, "%s %s: %s", c.method, c.path, w.Body)
+		must.Equal(t, got.MiB, c.mib, "MiB: %s %s", c.method, c.path)
 	}
 	// Nobody but a node is told how much memory a job needs.
 	lies, anothers := httptest.NewRequest(http.MethodGet, "/v1/memory/7", http.NoBody),

@@ -40,9 +40,7 @@ func TestNoParameterFallsAway(t *testing.T) {
 		"?by=user&by=job":                                      http.StatusBadRequest,
 		"?since=2026-01-01T00:00:00Z&since=":                   http.StatusBadRequest,
 	} {
-		if w := answerTo(h, "10.0.0.1", "/v1/usage"+query); w.Code != want {
-			t.Errorf("/v1/usage%.60s: %d %s, want %d", query, w.Code, w.Body, want)
-		}
+		must.Equal(t, answerTo(h, "10.0.0.1", "/v1/usage"+query).Code, want, "%.60s", query)
 	}
 	for _, path := range []string{
 		"/?hour=3", "/?hours=3&hours=6", "/v1/status?user=ann", "/v1/plan?x", "/v1/why/7?user=ann",

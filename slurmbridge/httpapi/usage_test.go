@@ -137,15 +137,11 @@ func TestNothingIsNoTile(t *testing.T) {
 	s.Status().Idle = nil
 	_, body := answers(s.Handler())("/usage", nobody)
 	tiles, _, _ := strings.Cut(body, "<table")
-	if !strings.Contains(tiles, "<b>30.0 min</b><span>that jobs waited longer than on plain Slurm</span>") {
-		t.Errorf("of time lost: %s", tiles)
-	}
+	must.Contain(t, tiles, "<b>30.0 min</b><span>that jobs waited longer than on plain Slurm</span>")
 	for _, bad := range []string{"held idle</span>", "<span>shared", ">0.0", "that they ran longer"} {
 		if strings.Contains(tiles, bad) {
 			t.Errorf("%q is in %s", bad, tiles)
 		}
 	}
-	if !strings.Contains(tiles, "<b>0</b><span>GPUs held idle now") {
-		t.Error(tiles)
-	}
+	must.Contain(t, tiles, "<b>0</b><span>GPUs held idle now")
 }

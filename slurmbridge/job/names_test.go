@@ -1,6 +1,10 @@
 package job
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+)
 
 // Its owner's word goes before the site's: the comment, the variable, then the first name that matches.
 func TestAppNamed(t *testing.T) {
@@ -23,9 +27,7 @@ func TestAppNamed(t *testing.T) {
 	} {
 		j := &Job{Comment: c.comment, Name: c.name, Note: Note{App: c.variable}}
 		terms := ParseTerms(j.Comment)
-		if got := AppNamed(j, &terms, names); got != c.want {
-			t.Errorf("%+v: %q", c, got)
-		}
+		must.Equal(t, AppNamed(j, &terms, names), c.want, c)
 	}
 	for _, s := range []string{"", "train", "=train", "a=", "a=b c", "[=x", "a=../x"} {
 		if n, err := ParseAppName(s); err == nil {

@@ -105,9 +105,7 @@ func TestExplanationKeepsItsRefusalsAsSentences(t *testing.T) {
 	must.OK(t, json.Unmarshal([]byte(stored), &read))
 	for name, e := range map[string]*Explanation{"as the planner makes it": &made, "read from a stored one": &read} {
 		got := must.Get(json.Marshal(e))(t)
-		if string(got) != stored {
-			t.Errorf("%s:\n got %s\nwant %s", name, got, stored)
-		}
+		must.Equal(t, string(got), stored, name)
 	}
 }
 
@@ -140,8 +138,7 @@ func TestWhichJobsAreSessions(t *testing.T) {
 	if got := ParseTerms("share:try-memory=8G"); got.TryMiB != 8192 || len(got.Ignored) > 0 {
 		t.Errorf("%+v", got)
 	}
-	if got := ParseTerms("share:memory=8G"); got.MemoryMiB != 8192 || got.TryMiB != 0 ||
-		len(got.Ignored) > 0 {
+	if got := ParseTerms("share:memory=8G"); got.MemoryMiB != 8192 || got.TryMiB != 0 || len(got.Ignored) > 0 {
 		t.Errorf("%+v", got)
 	}
 	if got := ParseTerms("share:report,share:no-mail"); !got.Report || !got.NoMail || len(got.Ignored) > 0 {
@@ -190,9 +187,7 @@ func TestSessionAppLastsForItsLimit(t *testing.T) {
 func TestAMemberOfAnUnknownStateIsRefused(t *testing.T) {
 	for _, state := range []string{"", "sleeping", "waitimg"} {
 		err := json.Unmarshal([]byte(`{"ref":"1","state":"`+state+`"}`), new(Member))
-		if err == nil || !strings.Contains(err.Error(), state) {
-			t.Errorf("state %q: %v", state, err)
-		}
+		must.Fail(t, err, state)
 	}
 }
 

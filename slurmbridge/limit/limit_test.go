@@ -50,9 +50,7 @@ func TestKeptReasons(t *testing.T) {
 		"Priority\nResources": false, " Priority": false, "priority": false, "It says ReqNodeNotAvail": false,
 		"Licenses|x": false,
 	} {
-		if Kept(reason) != want {
-			t.Errorf("%q: not %v", reason, want)
-		}
+		must.Equal(t, Kept(reason), want, reason)
 	}
 }
 

@@ -29,9 +29,8 @@ func TestAdminComments(t *testing.T) {
 		}
 	}
 	must.Equal(t, taken.said, "the site's own", "somebody else's comment")
-	if !strings.Contains(odd.said, "ignored share:max-slowdown") || !strings.Contains(odd.said, "1.15") {
-		t.Errorf("a contract without sense: %q", odd.said)
-	}
+	must.Contain(t, odd.said, "ignored share:max-slowdown")
+	must.Contain(t, odd.said, "1.15")
 	said := m.words
 	tick(t, b, m, 5*time.Second)
 	must.Equal(t, m.words, said, "comments, while nothing has happened")

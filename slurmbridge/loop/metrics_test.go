@@ -114,9 +114,7 @@ func TestCountersBeginAtZero(t *testing.T) {
 		"slurmbridge_contracts_total": 2, "slurmbridge_shared_failures_total": 2, "slurmbridge_policy_fallback": 1,
 		"slurmbridge_jobs_harmed_total": 7,
 	} {
-		if n, err := testutil.GatherAndCount(reg, name); err != nil || n != series {
-			t.Errorf("%s: %d series, want %d: %v", name, n, series, err)
-		}
+		must.Equal(t, must.Get(testutil.GatherAndCount(reg, name))(t), series, name)
 	}
 }
 

@@ -203,9 +203,7 @@ func TestWhateverIsRefused(tt *testing.T) {
 		}
 		tick(tt, b, m, 100*time.Second)
 		for _, j := range jobs {
-			if j.State != job.Running {
-				t.Errorf("job %s is %s: %+v, %s", j.Ref, j.State, j.Job, b.Status().Unmanaged[j.Ref])
-			}
+			must.Equal(t, j.State, job.Running, "job %s is %+v, %s", j.Ref, j.Job, b.Status().Unmanaged[j.Ref])
 			if n := seen[j.Ref]; n > 60 {
 				t.Errorf("job %s was changed %d times", j.Ref, n)
 			}

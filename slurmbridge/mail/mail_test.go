@@ -87,9 +87,7 @@ func TestTheTextSaysWhatThereIs(t *testing.T) {
 		"Your job 7 (train) holds 2 GPUs on n1\nand has done nothing there since 2026-01-02 10:30.\n\n",
 		"scancel 7\n", "--comment=share:no-mail",
 	} {
-		if !strings.Contains(body, want) {
-			t.Errorf("%q is not in\n%s", want, body)
-		}
+		must.Contain(t, body, want)
 	}
 	_, body, err = built.Write(&mails[1], noon)
 	if err != nil || !strings.Contains(body, "10:30. So do these tasks of its array:\n 8_2\n") {
@@ -241,9 +239,7 @@ func TestTwoAtOnce(t *testing.T) {
 			n++
 		}
 	}
-	if n != 1 {
-		t.Errorf("%d mails", n)
-	}
+	must.Equal(t, n, 1, "mails")
 }
 
 // program is a mail program that writes down its arguments, a line each, and its input.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
@@ -64,9 +65,7 @@ func sizes(p *job.Plan) map[int]int {
 func TestManyIdleGPUsAllShare(t *testing.T) {
 	for _, gpus := range []int{10, 250, 300, 500} {
 		got := sizes(shortest(slowing(.02)).Plan(idleCluster(gpus, 10*gpus, runs(600, 100))))
-		if got[3] != gpus {
-			t.Errorf("on %d idle GPUs there are so many groups by size: %v", gpus, got)
-		}
+		must.Equal(t, got[3], gpus, "groups of three on as many idle GPUs, among %v", got)
 	}
 }
 

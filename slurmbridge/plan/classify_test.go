@@ -20,9 +20,7 @@ func TestEachSetOfFactsHasOneClass(t *testing.T) {
 				is = append(is, c.is)
 			}
 		}
-		if len(is) != 1 {
-			t.Errorf("facts %b are of the classes %q", f, is)
-		}
+		must.Equal(t, len(is), 1, "facts %b are of the classes %q", f, is)
 	}
 }
 
@@ -51,10 +49,8 @@ func TestClassOfAJob(t *testing.T) {
 		"its owner has edited it, and it is out": {
 			func(in *Input, j *job.Job) { edited(in); j.Dependency = job.Dependencies{} }, foreign, "",
 		},
-		"it still asks for gpu:shared": {
-			func(_ *Input, j *job.Job) { j.Request.Kind = job.SharedGPU }, toGate, "",
-		},
-		"it keeps its turn": {func(in *Input, _ *job.Job) { inGroup(in, job.Turn, waiting) }, foreign, ""},
+		"it still asks for gpu:shared": {func(_ *Input, j *job.Job) { j.Request.Kind = job.SharedGPU }, toGate, ""},
+		"it keeps its turn":            {func(in *Input, _ *job.Job) { inGroup(in, job.Turn, waiting) }, foreign, ""},
 		"it kept its turn, and is being restored": {
 			func(in *Input, _ *job.Job) { inGroup(in, job.Turn, restoring) }, leftOut, "",
 		},
@@ -73,9 +69,7 @@ func TestClassOfAJob(t *testing.T) {
 		"its partition hands out nodes": {
 			func(in *Input, _ *job.Job) { in.Snap.WholeNodes = map[string]bool{"gpu": true} }, toSlurm, job.UngatedWholeNodes,
 		},
-		"it wants no other user": {
-			func(_ *Input, j *job.Job) { j.Exclusive = job.OneUser }, toSlurm, job.UngatedExclusive,
-		},
+		"it wants no other user": {func(_ *Input, j *job.Job) { j.Exclusive = job.OneUser }, toSlurm, job.UngatedExclusive},
 		"its partition keeps users apart": {func(in *Input, j *job.Job) {
 			in.Snap.OneUser, j.Exclusive = map[string]bool{"gpu": true}, job.OneUser
 		}, queued, ""},

@@ -190,9 +190,7 @@ func TestLimitFixed(t *testing.T) {
 	} {
 		in := snapshot(sharer("1"))
 		in.Bounds = c.bounds
-		if got := newView(in).convert(&in.Snap.Jobs[0]).LimitFixed; got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
+		must.Equal(t, newView(in).convert(&in.Snap.Jobs[0]).LimitFixed, c.want, name)
 	}
 }
 
@@ -204,9 +202,7 @@ func TestAnOldDriverLimitsNoMemory(t *testing.T) {
 	}
 	in.NoLimits = map[string]bool{"n2": true}
 	for _, g := range count(in).view.state.GPUs {
-		if want := g.Node != "n2"; g.Spec.MemLimits != want {
-			t.Errorf("%s limits memory: %v", g.ID, g.Spec.MemLimits)
-		}
+		must.Equal(t, g.Spec.MemLimits, g.Node != "n2", "%s limits memory", g.ID)
 	}
 }
 

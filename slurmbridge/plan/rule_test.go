@@ -21,9 +21,7 @@ func TestFirstFit(t *testing.T) {
 		free := []int{100, 100, 100, 100}
 		for i, s := range c.shares {
 			g := firstFit.pick(free, s)
-			if g != c.want[i] {
-				t.Errorf("%v: request %d lands on %d", c.shares, i, g)
-			}
+			must.Equal(t, g, c.want[i], "%v: where request %d lands", c.shares, i)
 			if g >= 0 {
 				free[g] -= s
 			}

@@ -106,9 +106,7 @@ func TestSeatsLeadMembersToTheirGPU(t *testing.T) {
 // An interactive session waits in Slurm's own queue from the beginning, with room for jobs that join it, and is held to
 // its memory alone.
 func TestSessionsWaitAsWholeGPUsDo(t *testing.T) {
-	in := full(job.WholeGPU, sharer("s"), sharer("2")).cards(rlcore.GPUSpec{
-		Model: "v100", MemMiB: 16000, MemLimits: true,
-	})
+	in := full(job.WholeGPU, sharer("s"), sharer("2")).cards(rlcore.GPUSpec{Model: "v100", MemMiB: 16000, MemLimits: true})
 	terms := job.Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}
 	in.Terms["s"], in.Apps["s"] = terms, job.SessionApp(&in.Snap.Jobs[4], &terms)
 	plan := roomy().Plan(in)

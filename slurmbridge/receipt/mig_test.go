@@ -83,9 +83,7 @@ func TestNoneIsRefusedUnderTheBestLayout(t *testing.T) {
 	var text strings.Builder
 	x.Text(&text)
 	for _, want := range []string{"each GPU as " + best.Name, "No GPU is changed", "15 jobs were run"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("it doesn't say %q:\n%s", want, text.String())
-		}
+		must.Contain(t, text.String(), want)
 	}
 }
 

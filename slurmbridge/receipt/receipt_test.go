@@ -65,9 +65,7 @@ func world() *World {
 
 func near(t *testing.T, what string, got, want float64) {
 	t.Helper()
-	if math.Abs(got-want) > 1e-6 {
-		t.Errorf("%s: %v, want %v", what, got, want)
-	}
+	must.Near(t, got, want, 1e-6, what)
 }
 
 // Two jobs of an hour that share for 75 minutes, one alone for an hour: 3 hours of work in 2.25.
@@ -104,9 +102,7 @@ func TestJobsShareWithoutAGroup(t *testing.T) {
 	a.Mode, b.Mode = job.Active, job.Active
 	var text strings.Builder
 	Make(&Input{Jobs: []history.Run{a, b}}).Text(&text, 10)
-	if !strings.Contains(text.String(), "Grouped: none; 2 jobs shared a GPU.") {
-		t.Error(text.String())
-	}
+	must.Contain(t, text.String(), "Grouped: none; 2 jobs shared a GPU.")
 }
 
 // What a run is worth that did not come to its end is a guess; one that failed for having shared is worth nothing.
@@ -148,9 +144,7 @@ func TestHarmIsTold(t *testing.T) {
 			"later than on plain Slurm by more than a tenth of their time alone, at worst by 0.50 times it (job 1).",
 		"the limits of 1 job were raised because of sharing, by 30 min",
 	} {
-		if text := strings.Join(r.Lines(), "\n"); !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
-		}
+		must.Contain(t, strings.Join(r.Lines(), "\n"), want)
 	}
 }
 
@@ -213,9 +207,7 @@ func TestReceiptOfShadow(t *testing.T) {
 		"Shadow changed nothing. It would have made 3 jobs share",
 		"Replayed (estimate), 4 jobs:", "GPU-minutes: 240.0 one by one", "How these figures were computed", "user0",
 	} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("the text doesn't say %q:\n%s", want, b.String())
-		}
+		must.Contain(t, b.String(), want)
 	}
 }
 
@@ -244,10 +236,7 @@ func TestRulesInShadowCountWhoIsEligible(t *testing.T) {
 	if r.Eligible != 1 || r.Intended != 0 || r.Kinds[0].Would != 1 {
 		t.Errorf("%d are eligible, %d of the table", r.Eligible, r.Kinds[0].Would)
 	}
-	if lines := strings.Join(r.Lines(), "\n"); !strings.Contains(lines,
-		"They match 1 job that used less than half of a GPU") {
-		t.Error(lines)
-	}
+	must.Contain(t, strings.Join(r.Lines(), "\n"), "They match 1 job that used less than half of a GPU")
 }
 
 // Jobs keep to their partition's GPUs, to their terms and to whole GPUs.
@@ -278,9 +267,7 @@ func TestReplayKeepsRules(t *testing.T) {
 	near(t, "alone", r.Base.Span, 3)
 	near(t, "shared", r.Shared.Span, 3)
 	near(t, "hours", r.Shared.GPUHours, 3)
-	if r.All.Shorter+r.All.Longer != 0 {
-		t.Errorf("%+v", r.All)
-	}
+	must.Equal(t, r.All.Shorter+r.All.Longer, 0, r.All)
 	w.Limit = 1
 	if r, err = w.Replay([]history.Run{never, whole}); err != nil || r.Jobs != 1 {
 		t.Errorf("%+v %v", r, err)
@@ -303,9 +290,7 @@ func TestReplaySaysWhatRefusalsCost(t *testing.T) {
 	near(t, "hours", r.Kept[0].WaitH, 1)
 	var text strings.Builder
 	(&Receipt{Jobs: 2, Replay: r}).Text(&text, 10)
-	if !strings.Contains(text.String(), "GPU memory would not suffice") {
-		t.Error(text.String())
-	}
+	must.Contain(t, text.String(), "GPU memory would not suffice")
 }
 
 // A job of two GPUs holds both of them, and what comes behind it waits.
@@ -422,18 +407,14 @@ func TestWhatIf(t *testing.T) {
 		t.Errorf("freed %v, theirs %+v, all %+v, slowed %d by %v, late %d", freed, theirs, x.All, x.Slowed, x.Worst, x.Late)
 	}
 	near(t, "use", x.Users[0].Use, 0.3)
-	if fmt.Sprintf("%+v", jobs) != before {
-		t.Error("the runs have changed")
-	}
+	must.Equal(t, fmt.Sprintf("%+v", jobs), before, "the runs")
 	var text strings.Builder
 	x.Text(&text, 10)
 	for _, want := range []string{
 		"What if 8 of 11 jobs", "light of ann", "--gres=gpu:shared",
 		"left as they were: 1 job with a whole GPU",
 	} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("it doesn't say %q:\n%s", want, text.String())
-		}
+		must.Contain(t, text.String(), want)
 	}
 	if _, err := w.Replay(jobs[8:]); !errors.Is(err, ErrReplay) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("nobody would gain: %v", err)
@@ -482,13 +463,10 @@ func TestFirstMinute(t *testing.T) {
 		"No jobs were put together.", "GPU-seconds: 60.0 used, one by one.",
 		"sharing changes no job's wait",
 	} {
-		if !strings.Contains(said, want) {
-			t.Errorf("it doesn't say %q: %s", want, said)
-		}
+		must.Contain(t, said, want)
 	}
-	if bad := regexp.MustCompile(`0 jobs, 0 s|[^\d]0\.0[^\d]|0 kept|[>( ]-0|by 0\.00|no second time|WAIT ALONE`).FindString(said); bad != "" {
-		t.Errorf("%q is in %s", bad, said)
-	}
+	bad := regexp.MustCompile(`0 jobs, 0 s|[^\d]0\.0[^\d]|0 kept|[>( ]-0|by 0\.00|no second time|WAIT ALONE`)
+	must.Equal(t, bad.FindString(said), "", said)
 	none := Make(&Input{From: at(-10), To: at(200), Replay: world()})
 	if said := page(none); !strings.Contains(said, "No job with a GPU is known to have ended") ||
 		strings.Contains(said, "computed") || none.NoReplay == "" ||

@@ -107,9 +107,7 @@ func TestSharedAsAsked(t *testing.T) {
 			!errors.Is(err, job.ErrRefused) {
 			t.Errorf("%s: %+v, %v", arg, before.Request, err)
 		}
-		if after.Request != before.Request {
-			t.Errorf("%s: a refused update made %+v of %+v", arg, after.Request, before.Request)
-		}
+		must.Equal(t, after.Request, before.Request, "after a refused update: %s", arg)
 		t.Logf("%s: after a refused update it depends on %q", arg, after.Dependency.Raw)
 	}
 }
@@ -151,9 +149,7 @@ func TestDescribe(t *testing.T) {
 	if err := c.Requeue(ctx, final); err == nil {
 		t.Error("a job that mustn't be run again was requeued")
 	}
-	if err := c.Requeue(ctx, "99999"); !errors.Is(err, job.ErrNoJob) {
-		t.Errorf("a job that never was: %v", err)
-	}
+	must.Is(t, c.Requeue(ctx, "99999"), job.ErrNoJob, "a job that never was")
 }
 
 // SlurmUser may raise the limits of running jobs, those of array tasks too, past its partition's MaxTime and
@@ -202,10 +198,8 @@ func TestTimeLimitsOfRunningJobs(t *testing.T) {
 	if !in(jobs[a].Deadline, 2*time.Hour) || !jobs[task].Deadline.IsZero() {
 		t.Errorf("deadlines at %v, %v", jobs[a].Deadline, jobs[task].Deadline)
 	}
-	if err := update(t, c, job.Update{Jobs: []string{"4294900000"}, TimeLimit: time.Minute}); !errors.Is(err,
-		job.ErrNoJob) {
-		t.Errorf("of a job that isn't there: %v", err)
-	}
+	must.Is(t, update(t, c, job.Update{Jobs: []string{"4294900000"}, TimeLimit: time.Minute}), job.ErrNoJob,
+		"of a job that isn't there")
 }
 
 // Slurm allocates whole cores, and memory by the CPU for all their threads: as much as is predicted
@@ -227,20 +221,16 @@ func TestWholeCores(t *testing.T) {
 					id := submit(t, cluster, "--gres=mps:10", "-H", "-c"+cpus, memory)
 					s, jobs := poll(t, client)
 					wantCPUs, wantMiB := s.Nodes[0].Allocates(jobs[id].CPUs), s.Nodes[0].Takes(jobs[id])
-					if wantCPUs != c.takes[i] {
-						t.Errorf("-c%s takes %d CPUs, want %d", cpus, wantCPUs, c.takes[i])
-					}
+					must.Equal(t, wantCPUs, c.takes[i], "CPUs of -c%s", cpus)
 					must.Get(client.Show(t.Context(), "scontrol", "release", id))(t)
-					eventually(t, client, "the job runs",
-						func(jobs map[string]*job.Job) bool { return jobs[id].State == job.Running })
+					eventually(t, client, "the job runs", func(jobs map[string]*job.Job) bool { return jobs[id].State == job.Running })
 					s, _ = poll(t, client)
 					if n := &s.Nodes[0]; n.CPUsAlloc != wantCPUs || n.MemAlloc != wantMiB {
 						t.Errorf("-c%s %s: %d CPUs and %v MiB are taken, %d and %v were predicted", cpus, memory, n.CPUsAlloc, n.MemAlloc,
 							wantCPUs, wantMiB)
 					}
 					must.Get(client.Show(t.Context(), "scancel", id))(t)
-					eventually(t, client, "the job is gone",
-						func(jobs map[string]*job.Job) bool { return jobs[id] == nil })
+					eventually(t, client, "the job is gone", func(jobs map[string]*job.Job) bool { return jobs[id] == nil })
 				}
 			}
 		})
@@ -293,9 +283,7 @@ func TestNumbersOfArrayTasks(t *testing.T) {
 			t.Errorf("%s is %s, %v, want %s", number, got, err, name)
 		}
 	}
-	if got, err := c.TaskName(t.Context(), 4711); err != nil || got != "4711" {
-		t.Errorf("a job that there isn't: %s, %v", got, err)
-	}
+	must.Equal(t, must.Get(c.TaskName(t.Context(), 4711))(t), "4711", "a job that there isn't")
 }
 
 // Many updates at once: each is made or refused as it would be alone, whatever is in it.
@@ -335,9 +323,7 @@ func TestUpdateAll(t *testing.T) {
 	all = append(all, again)
 	must.OK(t, errs[:n]...)
 	for i, kind := range []error{job.ErrNoJob, job.ErrRefused, job.ErrRefused, job.ErrNoJob, job.ErrNoJob} {
-		if !errors.Is(errs[n+i], kind) {
-			t.Errorf("update of %v: %v, want %v", all[n+i].Jobs, errs[n+i], kind)
-		}
+		must.Is(t, errs[n+i], kind, "update of %v", all[n+i].Jobs)
 	}
 	want[one], want[two] = seen{want[one].count, both}, seen{want[two].count, both}
 	for task, count := range map[string]int{"_0": 33, "_1": 33, "_2": 22, "_3": 33, "_4": 100, "_5": 100} {

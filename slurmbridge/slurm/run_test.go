@@ -161,9 +161,7 @@ func TestErrorsRecorded(t *testing.T) {
 			case strings.Contains(name, "999999"), strings.Contains(name, "_77"), strings.Contains(name, "StartTime"):
 				want = job.ErrNoJob
 			}
-			if got := text.ErrorKind(said); !errors.Is(got, want) {
-				t.Errorf("%s: %s: %q is %v", release, name, said, got)
-			}
+			must.Is(t, text.ErrorKind(said), want, "%s: %s: %q", release, name, said)
 			if jobs := text.UpdateErrors(said); name == "update JobId=22_2 ReqNodeList=nowhere" &&
 				jobs["22_2"] != "Invalid node name specified" ||
 				strings.HasSuffix(name, "999999 Nice=1") && jobs["999999"] != "Invalid job id specified" {
@@ -177,9 +175,7 @@ func TestErrorsRecorded(t *testing.T) {
 		"Invalid job id specified for job 7\nslurm_update error: Socket timed out": job.ErrDown,
 		"": job.ErrRefused,
 	} {
-		if got := text.ErrorKind(said); !errors.Is(got, want) {
-			t.Errorf("%q is %v", said, got)
-		}
+		must.Is(t, text.ErrorKind(said), want, said)
 	}
 }
 
@@ -337,9 +333,7 @@ func TestUpdatesEndWithTheFirstThatHangs(t *testing.T) {
 		all = append(all, job.Update{Jobs: []string{"7_" + strconv.Itoa(i), strconv.Itoa(100 + i)}, ReqNodes: ptr("n1")})
 	}
 	for i, err := range c.UpdateAll(t.Context(), all) {
-		if !errors.Is(err, job.ErrDown) {
-			t.Errorf("%v: %v", all[i].Jobs, err)
-		}
+		must.Is(t, err, job.ErrDown, all[i].Jobs)
 	}
 	if n := len(calls()); n > mostScontrols {
 		t.Errorf("%d scontrols", n)
@@ -492,16 +486,11 @@ esac`)
 				t.Errorf("%+v %+v %s", snap.Nodes, snap.Gates, snap.Release)
 			}
 			first := len(calls())
-			if want := map[string]int{"22.05": 8, "24.11": 6, "26.05": 6}[release]; first != want {
-				t.Errorf("%d commands at first", first)
-			}
+			must.Equal(t, first, map[string]int{"22.05": 8, "24.11": 6, "26.05": 6}[release], "commands at first")
 			again := must.Get(c.Poll(context.Background()))(t)
-			if got := calls(); len(got) != map[string]int{"22.05": 3, "24.11": 2, "26.05": 2}[release] {
-				t.Errorf("then %q", got)
-			}
-			if again.Jobs[0].Ref != snap.Jobs[0].Ref || len(again.Jobs) != len(snap.Jobs) {
-				t.Error("the same queue looks different")
-			}
+			must.Equal(t, len(calls()), map[string]int{"22.05": 3, "24.11": 2, "26.05": 2}[release], "commands then")
+			must.Equal(t, again.Jobs[0].Ref, snap.Jobs[0].Ref, "the first job of the same queue")
+			must.Equal(t, len(again.Jobs), len(snap.Jobs), "jobs of the same queue")
 			for i := range again.Jobs {
 				if !slices.Equal(again.Jobs[i].GPUs, snap.Jobs[i].GPUs) || again.Jobs[i].ExcNodes != snap.Jobs[i].ExcNodes {
 					t.Errorf("job %s: %+v", again.Jobs[i].Ref, again.Jobs[i])

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
@@ -32,11 +33,7 @@ func TestAMemberIsInOneGroup(t *testing.T) {
 		tr.Add(&job.Group{ID: int64(id), Members: []job.Member{{Ref: "1", State: job.MemberPrepared}}}, memberships)
 	}
 	for id := range 2 {
-		if s := tr.Groups[int64(id)].Members[0].State; s != job.MemberMoved {
-			t.Errorf("in group %d it is %s", id, s)
-		}
+		must.Equal(t, tr.Groups[int64(id)].Members[0].State, job.MemberMoved, "in group %d", id)
 	}
-	if s := tr.Memberships()["1"]; s.Group.ID != 2 {
-		t.Errorf("it is in group %d", s.Group.ID)
-	}
+	must.Equal(t, tr.Memberships()["1"].Group.ID, 2, "its group")
 }

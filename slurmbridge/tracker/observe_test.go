@@ -219,9 +219,8 @@ func TestAMemberThatRanWithoutAStartHasEnded(t *testing.T) {
 	g := &job.Group{ID: 1, Kind: job.StartNow, Node: "n1", Members: []job.Member{{Ref: "1", State: job.MemberRunning}}}
 	tr.Groups[1] = g
 	tr.Observe(&job.Snapshot{At: time.Unix(1e9, 0)}, "7")
-	if g.Members[0].State != job.MemberEnded || g.State != job.Done {
-		t.Errorf("%s, the group %s", g.Members[0].State, g.State)
-	}
+	must.Equal(t, g.Members[0].State, job.MemberEnded)
+	must.Equal(t, g.State, job.Done)
 }
 
 // A group whose GPU another job has by its priority is taken back at once, also where that job started between the poll

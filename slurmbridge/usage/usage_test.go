@@ -133,10 +133,8 @@ func TestWhatLinesSumUp(t *testing.T) {
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateApprox(0, 1e-9)); diff != "" {
 			t.Errorf("%s: %s", what, diff)
 		}
-		if unknown := strings.Contains(strings.Join(r.Notes, " "), "Left out: 1 run with an unknown part of a GPU"); unknown !=
-			(c.want.Unheld > 0) {
-			t.Errorf("%s: %q", what, r.Notes)
-		}
+		must.Equal(t, strings.Contains(strings.Join(r.Notes, " "), "Left out: 1 run with an unknown part of a GPU"),
+			c.want.Unheld > 0, "a note of %s", what)
 	}
 	if l := report(t, User, quarter).Total; !same(l.Utilisation(), 1) {
 		t.Errorf("of held %v", *l.Utilisation())
@@ -180,9 +178,7 @@ func TestHarmOfAPeriod(t *testing.T) {
 		got[r.Lines[i].Name] = r.Lines[i].HarmText()
 	}
 	must.Equal(t, got, map[string]string{"": "1 oom, 1 late", "ann": "1 oom, 1 late", "bob": "none", "eve": ""})
-	if r := reportOf(t, during(0, 1, User), f); r.Total.HarmText() != "none" {
-		t.Errorf("before it ended: %s", r.Total.HarmText())
-	}
+	must.Equal(t, reportOf(t, during(0, 1, User), f).Total.HarmText(), "none", "before it ended")
 }
 
 // A run that hasn't ended counts until the given time, by what it holds.
@@ -370,9 +366,7 @@ func TestUnitsFitTheFigures(t *testing.T) {
 		var text strings.Builder
 		report(t, User, c.runs...).Text(&text, 10)
 		for _, want := range append(c.cells, c.head) {
-			if !strings.Contains(text.String(), " "+want+" ") {
-				t.Errorf("no %q in %s", want, text.String())
-			}
+			must.Contain(t, text.String(), " "+want+" ")
 		}
 		if strings.Contains(text.String(), " 0.0 ") {
 			t.Errorf("what is more than nothing looks like nothing: %s", text.String())

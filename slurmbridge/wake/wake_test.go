@@ -2,7 +2,6 @@ package wake
 
 import (
 	"context"
-	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -54,9 +53,7 @@ func TestWhateverIsWrittenWakes(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("ended with %v", err)
-	}
+	must.Is(t, <-done, context.Canceled, "ended with")
 }
 
 func TestFileCantBeMade(t *testing.T) {

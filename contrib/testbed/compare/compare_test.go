@@ -33,9 +33,7 @@ func TestWrongSettingsStartNothing(t *testing.T) {
 		c := Command(&cluster.Setup{})
 		c.SetArgs(strings.Fields(args))
 		c.SilenceErrors, c.SilenceUsage = true, true
-		if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), words) {
-			t.Errorf("%s: %v, want %q", args, err, words)
-		}
+		must.Fail(t, c.ExecuteContext(t.Context()), words, args)
 	}
 }
 
@@ -179,9 +177,7 @@ func TestAgainstWhole(t *testing.T) {
 	for _, key := range strings.Fields("plain bridged makespan_s mean_turnaround_s gpu_util mem_util jobs_completed " +
 		"jobs_failed oom groups jobs_later jobs_late late_worst_s turnaround_ratio costart_skew_p50_s added_delay_max_s " +
 		"time_scale seed jobs slurm profiles_known") {
-		if !strings.Contains(body, `"`+key+`":`) {
-			t.Errorf("demo.json has no %s", key)
-		}
+		must.Contain(t, body, `"`+key+`":`, "demo.json")
 	}
 }
 

@@ -28,9 +28,7 @@ func TestFillS(t *testing.T) {
 		{shape{4, 2}, 1, 52},  // two nodes have none
 		{shape{2, 4}, 1, 100}, // two GPUs of each have none
 	} {
-		if got := fillS(r, c.s, c.jobs); got != c.want {
-			t.Errorf("%v, %d jobs: %v, want %v", c.s, c.jobs, got, c.want)
-		}
+		must.Equal(t, fillS(r, c.s, c.jobs), c.want, "%v, %d jobs", c.s, c.jobs)
 	}
 }
 
@@ -38,9 +36,7 @@ func TestFollowS(t *testing.T) {
 	r := &ran{jobs: []job{
 		ranOn("n1", "0", 2, 8), ranOn("n1", "1", 2, 30), ranOn("n1", "0", 10.5, 20), ranOn("n1", "1", 30.25, 40),
 	}}
-	if got := followS(r); got != 0.25 { // 2.5 and 0.25, the first two follow nothing
-		t.Error(got)
-	}
+	must.Equal(t, followS(r), 0.25) // 2.5 and 0.25, the first two follow nothing
 }
 
 // Jobs that only sleep run on plain Slurm, where none of our programs is.

@@ -20,9 +20,7 @@ func TestCases(t *testing.T) {
 			t.Parallel()
 			c := must.Get(readCase(file))(t)
 			r := must.Get(o.twice(t.Context(), c, os.Getenv("SLURMBRIDGE_TEST_ROOT")))(t)
-			if r.Skipped != "" {
-				t.Error(r.Skipped)
-			}
+			must.Equal(t, r.Skipped, "")
 			for _, d := range r.unstated() {
 				t.Error(&d)
 			}

@@ -189,9 +189,7 @@ func TestDeadProcessIsGoneAtTheNextLook(t *testing.T) {
 	}
 	// The survivor's own look finds it too.
 	*now = 10.5
-	if p, err := sb.Progress(); err != nil || p.Slowdown != 1 {
-		t.Errorf("%+v %v", p, err)
-	}
+	must.Equal(t, must.Get(sb.Progress())(t).Slowdown, 1)
 }
 
 func TestStoppedProcessKeepsItsMemoryOnly(t *testing.T) {

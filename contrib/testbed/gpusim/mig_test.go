@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -34,9 +35,7 @@ func TestInstancesAreApart(t *testing.T) {
 	c := claim(t, d, Claimant{PID: process(t), Instance: 1}, steady("c", 10, use))
 	*now = 6
 	for slot, slowed := range map[*Slot]bool{a: true, b: false, c: true} {
-		if p, err := slot.Progress(); err != nil || p.Slowdown > 1.5 != slowed {
-			t.Errorf("%+v, %v", p, err)
-		}
+		must.Equal(t, must.Get(slot.Progress())(t).Slowdown > 1.5, slowed)
 	}
 	snap, err := d.Snapshot()
 	if err != nil || math.Abs(snap.GPU-2*42/108.) > 1e-3 || snap.Processes[0].Instance != 1 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"os"
 	"os/exec"
 	"reflect"
@@ -58,17 +59,54 @@ func Equal[V any](t T, got, want V, of ...any) {
 	if reflect.DeepEqual(got, want) || empty(a) && empty(b) {
 		return
 	}
-	about := ""
-	if len(of) > 1 {
-		about = fmt.Sprintf(fmt.Sprint(of[0]), of[1:]...) + ": "
-	} else if len(of) == 1 {
-		about = fmt.Sprintf("%+v: ", of[0])
-	}
 	if a.Kind() == reflect.String {
-		t.Errorf("%sgot %q, want %q", about, a, b)
+		t.Errorf("%sgot %q, want %q", about(of), a, b)
 		return
 	}
-	t.Errorf("%sgot %+v, want %+v", about, got, want)
+	t.Errorf("%sgot %+v, want %+v", about(of), got, want)
+}
+
+// Near fails the test, which goes on, if two numbers differ by more than a bound, or one isn't a number.
+func Near(t T, got, want, bound float64, of ...any) {
+	t.Helper()
+	if !(math.Abs(got-want) <= bound) {
+		t.Errorf("%sgot %v, want %v ± %v", about(of), got, want, bound)
+	}
+}
+
+// Contain fails the test, which goes on, if a text lacks a part.
+func Contain(t T, text, part string, of ...any) {
+	t.Helper()
+	if !strings.Contains(text, part) {
+		t.Errorf("%s%q isn't in %q", about(of), part, text)
+	}
+}
+
+// Is fails the test, which goes on, if errors.Is doesn't find the wanted error.
+func Is(t T, err, want error, of ...any) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%sgot error %v, want %v", about(of), err, want)
+	}
+}
+
+// Fail fails the test, which goes on, if there is no error, or its text lacks a part.
+func Fail(t T, err error, part string, of ...any) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), part) {
+		t.Errorf("%sgot error %v, want %q in it", about(of), err, part)
+	}
+}
+
+// about is what a check is of: a value, or a format and its values.
+func about(of []any) string {
+	switch len(of) {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf("%+v: ", of[0])
+	}
+	return fmt.Sprintf(fmt.Sprint(of[0]), of[1:]...) + ": "
 }
 
 func empty(v reflect.Value) bool {

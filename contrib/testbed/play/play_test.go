@@ -1,7 +1,6 @@
 package play
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,9 +57,7 @@ slurmbridge usage --by job --me
 		"sbatch --gres=gpu:shared", "SLURM_CONF=", "http://127.0.0.1:", "job 4 completed after",
 		"nothing is known of job 99", "3 jobs of 2 users ended", "GPU usage",
 	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("nothing says %q", want)
-		}
+		must.Contain(t, out, want)
 	}
 	_, said, _ := strings.Cut(out, "polled ") // from status on
 	for _, silly := range []string{
@@ -85,16 +82,12 @@ slurmbridge status
 slurmbridge doctor
 `)
 	if release := must.Get(slurmtest.ReleaseOf(t.Context(), root))(t); !text.SharesInstances(release) {
-		if !errors.Is(err, errOld) {
-			t.Errorf("Slurm %s: %v", release, err)
-		}
+		must.Is(t, err, errOld, "Slurm %s", release)
 		return
 	}
 	must.OK(t, err)
 	for _, want := range []string{"A100s, cut into 3g.20gb", "shard:3g.20gb:100", "│ n1   │   3 │ 1g.5gb "} {
-		if !strings.Contains(out, want) {
-			t.Errorf("nothing says %q", want)
-		}
+		must.Contain(t, out, want)
 	}
 	if strings.Contains(out, "MIG instances without shares") {
 		t.Error("doctor finds instances without shares")

@@ -57,9 +57,7 @@ func TestACluster(t *testing.T) {
 	}), true, "the job's script runs")
 	slurm := must.Get(IDs("slurm"))(t)
 	info := must.Get(os.Stat(fmt.Sprintf("/proc/%d", c.daemons[controller].Process.Pid)))(t)
-	if uid := info.Sys().(*syscall.Stat_t).Uid; uid != slurm.Uid {
-		t.Errorf("slurmctld runs as user %d, want %d", uid, slurm.Uid)
-	}
+	must.Equal(t, info.Sys().(*syscall.Stat_t).Uid, slurm.Uid, "slurmctld's user")
 	if out, err := c.Run(ctx, "sbatch", "--version"); err != nil ||
 		!strings.HasSuffix(strings.TrimSpace(out), " "+c.Release) {
 		t.Errorf("release %q of %q, %v", c.Release, out, err)

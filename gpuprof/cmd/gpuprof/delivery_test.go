@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -231,9 +230,7 @@ func TestKilledWhileDelivering(t *testing.T) {
 	if n.again.Load() == 0 {
 		t.Error("nothing was sent twice: the test tests nothing")
 	}
-	if text := n.metrics(); !strings.Contains(text, "\ngpuprof_spool_records 0\n") {
-		t.Error(text)
-	}
+	must.Contain(t, n.metrics(), "\ngpuprof_spool_records 0\n")
 	strange := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	if resp, err := strange.Get("https://" + n.listen + "/metrics"); err == nil {
 		resp.Body.Close()
@@ -263,7 +260,5 @@ func TestPortOfMetricsIsTaken(t *testing.T) {
 	n.until("ready", n.ready)
 	must.OK(t, other.Close())
 	n.until("listening", n.listens)
-	if text := n.metrics(); !strings.Contains(text, "gpuprof_jobs 0") {
-		t.Error(text)
-	}
+	must.Contain(t, n.metrics(), "gpuprof_jobs 0")
 }

@@ -52,9 +52,8 @@ func TestHandler(t *testing.T) {
 		method, path, _ := strings.Cut(c.request, " ")
 		w := httptest.NewRecorder()
 		handler(reg, func() error { return c.health }).ServeHTTP(w, httptest.NewRequest(method, path, http.NoBody))
-		if w.Code != c.want || !strings.Contains(w.Body.String(), c.has) {
-			t.Errorf("%s: %d %s", c.request, w.Code, w.Body)
-		}
+		must.Equal(t, w.Code, c.want, "%s: %s", c.request, w.Body)
+		must.Contain(t, w.Body.String(), c.has, c.request)
 	}
 }
 

@@ -303,17 +303,13 @@ func TestHelpNamesTheHooks(t *testing.T) {
 			continue
 		}
 		n++
-		if !strings.Contains(string(sample), "\n"+key+"="+path+"\n") {
-			t.Errorf("the sample slurm.conf has no line %s=%s", key, path)
-		}
+		must.Contain(t, string(sample), "\n"+key+"="+path+"\n", "the sample slurm.conf")
 		body, err := os.ReadFile(etc + "hooks/" + filepath.Base(path))
 		if err != nil || !strings.Contains(string(body), "slurmbridge-hook "+filepath.Base(path)+" && break\n") {
 			t.Errorf("%s calls no hook: %v", path, err)
 		}
 	}
-	if n != 3 {
-		t.Errorf("%d hooks in\n%s", n, help)
-	}
+	must.Equal(t, n, 3, "hooks in\n%s", help)
 }
 
 // manual is what slurmbridge-hook(8) has beyond the help.

@@ -248,8 +248,6 @@ func TestRuleOfARun(t *testing.T) {
 		{history.Run{QOS: "low", Reservation: "course"}, false},
 		{history.Run{QOS: "low", Deadline: time.Unix(1e9, 0)}, false},
 	} {
-		if got := ruleOf(p, &c.run); (got != nil) != c.want {
-			t.Errorf("%+v: %v", c.run, got)
-		}
+		must.Equal(t, ruleOf(p, &c.run) != nil, c.want, c.run)
 	}
 }

@@ -55,14 +55,11 @@ func TestProfilesShowARelative(t *testing.T) {
 		known.Key + ", ann: ", "alone 1000.0 s ± 0.0 over 1 runs", "sizes: -n 1000",
 		"│ 60   │ 60   │ %", "│ 2048 │ 2048 │ MiB",
 	} {
-		if !strings.Contains(out, says) {
-			t.Errorf("it doesn't say %q: %s", says, out)
-		}
+		must.Contain(t, out, says)
 	}
 	out = ok(t, "profiles", "show", wanted.Key, "--user", "ann", "-c", file)
-	if !strings.Contains(out, "never seen; alone between ") || !strings.Contains(out, "relative of "+known.Key) {
-		t.Error(out)
-	}
+	must.Contain(t, out, "never seen; alone between ")
+	must.Contain(t, out, "relative of "+known.Key)
 	var v shown
 	if err := json.Unmarshal([]byte(ok(t, "profiles", "show", wanted.Key, "--user", "ann", "--json", "-c", file)),
 		&v); err != nil || !v.Relative || v.Profile.DurationSD <= 0 || v.Sizes[0].Value != 2000 {
@@ -72,9 +69,7 @@ func TestProfilesShowARelative(t *testing.T) {
 		!strings.Contains(errOut, "profiles list") {
 		t.Errorf("bob's: %d %s", status, errOut)
 	}
-	if out := ok(t, "profiles", "forget", known.Key, "-c", file, "--json"); !strings.Contains(out, `"forgotten": 1`) {
-		t.Error(out)
-	}
+	must.Contain(t, ok(t, "profiles", "forget", known.Key, "-c", file, "--json"), `"forgotten": 1`)
 }
 
 // A job whose script was never seen is taken for its relative, until it has a profile of its own, and its owner's name for
@@ -124,9 +119,8 @@ func TestDrawProfile(t *testing.T) {
 	p.Series[777] = rlcore.Use{GPU: 1, MemMiB: 1000}
 	var b bytes.Buffer
 	(&shared{cli.Env{Out: &b}}).drawProfile(p)
-	if strings.Count(b.String(), "█") != 2 || !strings.Contains(b.String(), "0 TO 1000 S") {
-		t.Error(b.String())
-	}
+	must.Equal(t, strings.Count(b.String(), "█"), 2)
+	must.Contain(t, b.String(), "0 TO 1000 S")
 	must.Equal(t, string([]rune{bar(0, 8), bar(1, 8), bar(4, 8), bar(8, 8), bar(9, 8), bar(1, 0)}), " ▁▄██ ")
 }
 

@@ -99,9 +99,8 @@ func TestLearn(t *testing.T) {
 		t.Errorf("without a past %.3f is %.3f, %v", before, meanSD(t, none.Model()), err)
 	}
 	bad := errors.New("no jobs")
-	if err := none.Learn(func(*rand.Rand) (sim.Config, error) { return sim.Config{}, bad }, 1, 1); !errors.Is(err, bad) {
-		t.Errorf("an unusable scenario: %v", err)
-	}
+	must.Is(t, none.Learn(func(*rand.Rand) (sim.Config, error) { return sim.Config{}, bad }, 1, 1), bad,
+		"an unusable scenario")
 }
 
 // TestContendersObserve: whichever policy decides under the guard, its model learns from co-runs.
@@ -124,9 +123,7 @@ func TestContendersObserve(t *testing.T) {
 		made = nil
 		must.Get(c.Run(jobSet(t, train, 3)))(t)
 		knows := func(m *interference.Model) bool { return meanSD(t, m) != meanSD(t, newModel()) }
-		if slices.ContainsFunc(made, knows) != learns {
-			t.Errorf("%s learns: %v, and knows: %v", name, learns, !learns)
-		}
+		must.Equal(t, slices.ContainsFunc(made, knows), learns, "whether %s knows, as it learns", name)
 	}
 }
 
@@ -192,7 +189,5 @@ func TestShortestFirst(t *testing.T) {
 	}
 	was := ids(jobs)
 	must.Equal(t, ids(shortestFirst(jobs)), []string{"one", "two", "long", "unknown", "late"}, "order")
-	if !slices.Equal(ids(jobs), was) {
-		t.Error("the caller's list was sorted")
-	}
+	must.Equal(t, ids(jobs), was, "the caller's list")
 }

@@ -61,9 +61,8 @@ func TestReady(t *testing.T) {
 	var got []job
 	for _, j := range r.Config.Jobs {
 		got = append(got, job{j.ID, j.SubmitS, j.Profile.DurationS, j.Truth.DurationS, j.LimitS})
-		if j.Truth.PeriodS != j.Truth.DurationS || j.Truth.Mean() != j.Profile.Mean() {
-			t.Errorf("job %s: period %v, mean memory %v", j.ID, j.Truth.PeriodS, j.Truth.Mean().MemMiB)
-		}
+		must.Equal(t, j.Truth.PeriodS, j.Truth.DurationS, "job %s: period", j.ID)
+		must.Equal(t, j.Truth.Mean(), j.Profile.Mean(), "job %s: mean use", j.ID)
 	}
 	// Times count from the first; a decision is told the application's length, where that is known.
 	must.Equal(t, got, []job{
@@ -90,9 +89,8 @@ func TestReady(t *testing.T) {
 func TestKnownDurations(t *testing.T) {
 	r := must.Get(past().Ready(&Options{M: 5}))(t)
 	for i, j := range r.knowing(0, 1).Config.Jobs {
-		if j.Profile.DurationS != j.Truth.DurationS || j.Profile.App != j.Truth.App {
-			t.Errorf("job %d takes %v s and is expected to take %v", i, j.Truth.DurationS, j.Profile.DurationS)
-		}
+		must.Equal(t, j.Profile.DurationS, j.Truth.DurationS, "how long job %d is expected to take, and does", i)
+		must.Equal(t, j.Profile.App, j.Truth.App, "job %d", i)
 	}
 	lo, hi := math.Inf(1), 0.0
 	for seed := range uint64(50) {
@@ -104,9 +102,7 @@ func TestKnownDurations(t *testing.T) {
 	if !(lo >= 0.8 && lo < 0.85 && hi <= 1.2 && hi > 1.15) {
 		t.Errorf("durations are wrong by factors from %v to %v", lo, hi)
 	}
-	if r.Config.Jobs[1].Profile.DurationS != 60 {
-		t.Error("the replay's own jobs have changed")
-	}
+	must.Equal(t, r.Config.Jobs[1].Profile.DurationS, 60, "the replay's own jobs")
 }
 
 func TestReadyRefuses(t *testing.T) {
@@ -158,9 +154,7 @@ func TestThreeMeasuredMeet(t *testing.T) {
 		c := must.Get(r.World.Prepare(t.Context(), "greedy", r.believedLaw(&contention.MPS), Effort{Tune: 2}, 1))(t)
 		res := must.Get(c.Run(r.Config))(t)
 		for i := range res.Jobs {
-			if s := res.Jobs[i].Slowdown; math.Abs(s-want) > 1e-9 {
-				t.Errorf("job %d of three slows by %v, not by %v", i, s, want)
-			}
+			must.Near(t, res.Jobs[i].Slowdown, want, 1e-9, "the slowdown of job %d of three", i)
 		}
 		tr.Pairs = append(tr.Pairs, trace.Pair{Victim: "a", Aggressor: "a", More: []string{"a"}, Slowdown: 1.5})
 	}
@@ -245,18 +239,13 @@ func TestTrainingDrawsFromTheTrace(t *testing.T) {
 		}
 		for i, j := range cfg.Jobs {
 			// Nor is a training rewarded for jobs that end early.
-			if j.Profile.App == "large" || j.Truth != j.Profile || j.LimitS > 0 ||
-				i > 0 && j.SubmitS < cfg.Jobs[i-1].SubmitS {
+			if j.Profile.App == "large" || j.Truth != j.Profile || j.LimitS > 0 || i > 0 && j.SubmitS < cfg.Jobs[i-1].SubmitS {
 				t.Fatalf("job %d: %+v", i, j)
 			}
 		}
 		sum, n = sum+cfg.Jobs[len(cfg.Jobs)-1].SubmitS, n+len(cfg.Jobs)-1
 	}
-	if gap := sum / float64(n); math.Abs(gap-10./3) > 0.5 {
-		t.Errorf("jobs come every %.2f s, in the trace every 3.33 s", gap)
-	}
+	must.Near(t, sum/float64(n), 10./3, 0.5, "seconds between jobs, here and in the trace")
 	general := must.Get(Thesis("general"))(t)
-	if cfg, err := general(rand.New(rand.NewPCG(1, 1))); err != nil || len(cfg.Jobs) != JobsPerWorkload {
-		t.Errorf("general: %d jobs, %v", len(cfg.Jobs), err)
-	}
+	must.Equal(t, len(must.Get(general(rand.New(rand.NewPCG(1, 1))))(t).Jobs), JobsPerWorkload, "general")
 }

@@ -43,17 +43,13 @@ func TestLine(t *testing.T) {
 		"timed out": {l.TimedOut, 1}, "harmed": {l.HarmedTimeout, 0.5},
 		"training": {l.TrainS, 10},
 	} {
-		if math.Abs(c[0]-c[1]) > 1e-9 {
-			t.Errorf("%s is %v, want %v", name, c[0], c[1])
-		}
+		must.Near(t, c[0], c[1], 1e-9, name)
 	}
 	if same := c.line(Fifo); same.PossibleShare != 0 || same.MakespanVsFifo != 1 || same.MakespanVsFifoSD != 0 {
 		t.Errorf("fifo beside itself: %+v", same)
 	}
 	c.lower = []float64{100, 200}
-	if none := c.line("mine"); none.PossibleShare != 1 {
-		t.Errorf("where nothing is possible: %+v", none)
-	}
+	must.Equal(t, c.line("mine").PossibleShare, 1, "where nothing is possible")
 }
 
 func TestOptions(t *testing.T) {
@@ -120,9 +116,7 @@ func TestTheSameSeedTheSameFigures(t *testing.T) {
 	product := 1.0
 	for wl, loads := range r.Lines {
 		lines := loads["0"]
-		if len(lines) != 4 {
-			t.Errorf("%s has %d lines", wl, len(lines))
-		}
+		must.Equal(t, len(lines), 4, "lines of %s", wl)
 		for name, l := range lines {
 			if l.PossibleShare > 1+1e-9 || l.GPUUtil <= 0 || l.GPUUtil > 1 || l.MemUtil > 1 {
 				t.Errorf("%s: %s: %+v", wl, name, l)
@@ -140,9 +134,7 @@ func TestTheSameSeedTheSameFigures(t *testing.T) {
 	if math.Abs(math.Pow(product, 0.2)-r.Geomean["greedy"]) > 1e-9 || math.Abs(r.Geomean["sjf"]-1) > 1e-9 {
 		t.Errorf("geometric means %v", r.Geomean)
 	}
-	if one, again := text(r), text(run(1)); one != again {
-		t.Error("the same seed gave other figures")
-	}
+	must.Equal(t, text(r), text(run(1)), "two runs of one seed")
 	if other := run(2); other.Lines["random"]["0"]["sjf"].MakespanS == r.Lines["random"]["0"]["sjf"].MakespanS {
 		t.Error("another seed gave the same job sets")
 	}

@@ -85,9 +85,8 @@ func TestLengthsByHabits(t *testing.T) {
 		if got := work / came / gpus; got < .6*load || got > 1.5*load || heavy < .6*n {
 			t.Errorf("%s: a load of %.2f, %.0f of %d jobs by heavy users", name, got, heavy, n)
 		}
-		if math.Abs(spread-want.spread) > .3*want.spread || math.Abs(short/n-want.short) > .1 {
-			t.Errorf("%s: a spread of %.2f, %.2f of the runs short, want %+v", name, spread, short/n, want)
-		}
+		must.Near(t, spread, want.spread, .3*want.spread, "the spread of %s", name)
+		must.Near(t, short/n, want.short, .1, "the part of short runs in %s", name)
 		for _, q := range tr.Profiles {
 			if q.DurationSD == 0 || q.Runs > 0 != (len(q.Past) > 0) || q.Validate() != nil {
 				t.Errorf("%s: %s: %d earlier runs are known, %v", name, q.App, len(q.Past), q.Validate())

@@ -237,9 +237,7 @@ func TestReadSacctLess(t *testing.T) {
 		t.Fatal(err)
 	}
 	must.Equal(t, said(got), []line{{job: "1", app: "a?b", submitS: 1700000000, tookS: 60}})
-	if skipped.String() != "1 not ended" {
-		t.Errorf("skipped %v", skipped)
-	}
+	must.Equal(t, skipped.String(), "1 not ended")
 }
 
 func TestReadJobsFile(t *testing.T) {

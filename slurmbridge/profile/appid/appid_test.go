@@ -75,9 +75,7 @@ func TestEachWordOfTheRules(t *testing.T) {
 						t.Errorf("%q and %q are relatives", one, two)
 					}
 				case size:
-					if apart(t, one, two) != Relative {
-						t.Errorf("%q and %q are no relatives", one, two)
-					}
+					must.Equal(t, apart(t, one, two), Relative, "%q and %q", one, two)
 				case output:
 					apart(t, one, two) // a number by itself is no place
 				}
@@ -321,9 +319,8 @@ func TestFamily(t *testing.T) {
 		}
 		for script, sizes := range c.same {
 			b := of(script)
-			if b.Family != a.Family || sizesOf(b) != sizes {
-				t.Errorf("%s: family %s, want %s; sizes %q, want %q", script, b.Family, a.Family, sizesOf(b), sizes)
-			}
+			must.Equal(t, b.Family, a.Family, "%s: family", script)
+			must.Equal(t, sizesOf(b), sizes, "%s: sizes", script)
 		}
 		for _, script := range c.other {
 			if b := of(script); b.Family == a.Family {
@@ -389,9 +386,8 @@ func TestFolderOfSubmission(t *testing.T) {
 	at := func(dir, name string) string {
 		return Identify(&Job{Script: []byte("pw.x -in aiida.in"), Dir: dir, Name: name}).Key
 	}
-	if at("/s/seed1", "") != at("/s/seed2", "") || at("/s/2026-01-01/x", "") != at("/s/2026-01-02/x", "") {
-		t.Error("a seed or a day in the folder counts")
-	}
+	must.Equal(t, at("/s/seed1", ""), at("/s/seed2", ""), "a seed in the folder")
+	must.Equal(t, at("/s/2026-01-01/x", ""), at("/s/2026-01-02/x", ""), "a day in the folder")
 	one, two := "/s/3f/9c/6679-7425/7c9e6679-7425-40de-944b-e07fc1f90ae7",
 		"/s/3f/9c/6679-7425/0b1e7f3a-1f52-4f0a-9d3c-5a7b8c9d0e1f"
 	if at(one, "relax") != at(two, "relax") || at(one, "relax") == at(two, "bands") ||
@@ -467,9 +463,7 @@ func TestOtherLanguages(t *testing.T) {
 	} {
 		alike(t, first+"\n./a.out 5", first+"\n# x\n./a.out  5")
 	}
-	if a := of("#!/usr/bin/env python3\nx = 1"); a.Name != "python" {
-		t.Errorf("its program is %s", a.Name)
-	}
+	must.Equal(t, of("#!/usr/bin/env python3\nx = 1").Name, "python", "its program")
 }
 
 // What is too large or nested too deeply to be parsed counts as it stands, to its last byte.
@@ -611,9 +605,7 @@ func TestKeysStay(t *testing.T) {
 		"singularity exec --nv img.sif python train.py":                     "train-29bc74f73efb",
 		"#!/usr/bin/env python3\nprint(1)":                                  "python-afd62aef4ea0",
 	} {
-		if a := of(script); a.Key != want {
-			t.Errorf("%q: key %s, want %s", script, a.Key, want)
-		}
+		must.Equal(t, of(script).Key, want, script)
 	}
 }
 
@@ -648,9 +640,7 @@ func TestUnwrap(t *testing.T) {
 	} {
 		words := strings.Fields(strings.ReplaceAll(line, "'", ""))
 		c := unwrap(words)
-		if got := strings.Join(append([]string{base(words[c.program])}, words[c.args:]...), " "); got != want {
-			t.Errorf("%s: %s, want %s", line, got, want)
-		}
+		must.Equal(t, strings.Join(append([]string{base(words[c.program])}, words[c.args:]...), " "), want, line)
 	}
 }
 

@@ -33,19 +33,11 @@ func TestProfileOfASizeThatNeverRan(t *testing.T) {
 		"other sizes":   {two, []float64{1, 2}, 0, 0, 0, ErrNone, "", false},
 		"a known size":  {two, []float64{20}, 400, 400, 2000, nil, "of the same size", true},
 		"between": {
-			two,
-			[]float64{15},
-			100 * math.Pow(1.5, 2), 100 * math.Pow(1.5, 2.2), 2000, nil,
-			"2 sizes known", false,
+			two, []float64{15}, 100 * math.Pow(1.5, 2), 100 * math.Pow(1.5, 2.2), 2000, nil, "2 sizes known", false,
 		},
-		"above": {two, []float64{40}, 1600, 400 * math.Pow(2, 2.2), 4400, nil, "2 times its size", false},
-		"below": {two, []float64{5}, 25, 100 * math.Pow(0.5, 1.8), 1000, nil, "0.5 times", false},
-		"one, above": {
-			two[:1],
-			[]float64{20},
-			200, 100 * math.Pow(2, 1.5), 8800, nil, "one size known",
-			false,
-		},
+		"above":          {two, []float64{40}, 1600, 400 * math.Pow(2, 2.2), 4400, nil, "2 times its size", false},
+		"below":          {two, []float64{5}, 25, 100 * math.Pow(0.5, 1.8), 1000, nil, "0.5 times", false},
+		"one, above":     {two[:1], []float64{20}, 200, 100 * math.Pow(2, 1.5), 8800, nil, "one size known", false},
 		"one, below":     {two[:1], []float64{5}, 50, 100 * math.Pow(0.5, 0.5), 1000, nil, "", false},
 		"one, far above": {two[:1], []float64{50}, 0, 0, 0, ErrTooFar, "", false},
 		"one, far below": {two[:1], []float64{2}, 0, 0, 0, ErrTooFar, "", false},
@@ -85,9 +77,7 @@ func TestProfileOfASizeThatNeverRan(t *testing.T) {
 	} {
 		p, err := Of("lmp-2", c.sizes, c.known)
 		if c.noneOrFar != nil {
-			if !errors.Is(err, c.noneOrFar) {
-				t.Errorf("%s: %+v, %v", name, p, err)
-			}
+			must.Is(t, err, c.noneOrFar, "%s: %+v", name, p)
 			continue
 		}
 		if err != nil {
@@ -103,9 +93,7 @@ func TestProfileOfASizeThatNeverRan(t *testing.T) {
 			p.Runs != 0 {
 			t.Errorf("%s: %+v", name, p)
 		}
-		if shaped := p.Series[0].MemMiB != p.Series[len(p.Series)-1].MemMiB; shaped != c.ownSeries {
-			t.Errorf("%s: memory over time is %+v", name, p.Series)
-		}
+		must.Equal(t, p.Series[0].MemMiB != p.Series[len(p.Series)-1].MemMiB, c.ownSeries, "%s: memory over time", name)
 	}
 }
 

@@ -57,9 +57,7 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 		r       *gpuprof.Record
 		learned bool
 	}{{record(1, "ann", 100, 2), false}, {record(3, "ann", 50), true}} {
-		if ok, err := s.Learn(ctx, s.DB(), "lmp", c.r, 0, false); err != nil || ok != c.learned {
-			t.Errorf("job %d: learned %v, %v", c.r.JobID, ok, err)
-		}
+		must.Equal(t, must.Get(s.Learn(ctx, s.DB(), "lmp", c.r, 0, false))(t), c.learned, "job %d: learned", c.r.JobID)
 	}
 	// Of a run beside others its length counts, where there is a profile of its user's.
 	must.OK(t, s.Ran(ctx, s.DB(), "ann", "lmp", "", rlcore.Past{SoloS: 70, LimitS: 3600}),
@@ -75,9 +73,7 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 	if _, err := s.Lookup(ctx, "bob", "lmp", ""); !errors.Is(err, ErrNotFound) {
 		t.Errorf("bob's job is held to be what ann's was: %v", err)
 	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
-	}
+	must.Equal(t, must.Get(os.Stat(path))(t).Mode().Perm(), 0o600)
 }
 
 // A run that was ended before its own end is known to use what it used, and for as long as is assumed of a job of its
@@ -145,12 +141,8 @@ func TestImport(t *testing.T) {
 	if ok, err := s.Learn(ctx, s.DB(), "vgg16", record(3, "bob", 50), 0, false); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	if p, err := s.Lookup(ctx, "bob", "vgg16", ""); err != nil || p.DurationS != 50 {
-		t.Errorf("%+v %v", p, err)
-	}
-	if n, err := s.Forget(ctx, "*", "vgg16"); err != nil || n != 2 {
-		t.Errorf("forgot %d, %v", n, err)
-	}
+	must.Equal(t, must.Get(s.Lookup(ctx, "bob", "vgg16", ""))(t).DurationS, 50)
+	must.Equal(t, must.Get(s.Forget(ctx, "*", "vgg16"))(t), 2, "forgot")
 	if l, err := s.List(ctx); err != nil || len(l) != 1 || l[0].Profile.App != "lmp" {
 		t.Errorf("%+v %v", l, err)
 	}
@@ -208,17 +200,11 @@ func TestNumbersOfJobsComeAgain(t *testing.T) {
 	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
 	must.OK(t, s.SetApp(ctx, "7", "ann", "lmp"))
 	for user, want := range map[string]string{"ann": "lmp", "bob": "", "": ""} {
-		if app, err := s.AppOf(ctx, "7", user); err != nil || app != want {
-			t.Errorf("job 7 of %q runs %q, %v", user, app, err)
-		}
+		must.Equal(t, must.Get(s.AppOf(ctx, "7", user))(t), want, "what job 7 of %q runs", user)
 	}
 	must.OK(t, s.SetApp(ctx, "7", "bob", ""))
-	if app, err := s.AppOf(ctx, "7", "ann"); err != nil || app != "" {
-		t.Errorf("ann's job 7 of before runs %q, %v", app, err)
-	}
-	if owner, err := s.OwnerOf(ctx, "7"); err != nil || owner != "bob" {
-		t.Errorf("job 7 is %q's, %v", owner, err)
-	}
+	must.Equal(t, must.Get(s.AppOf(ctx, "7", "ann"))(t), "", "what ann's job 7 of before runs")
+	must.Equal(t, must.Get(s.OwnerOf(ctx, "7"))(t), "bob", "the owner of job 7")
 }
 
 // Numbers of runs are not given out again, whatever was removed: outcomes name them.
@@ -297,9 +283,7 @@ func TestRelatives(t *testing.T) {
 		len(a.Sizes) != 1 || a.Sizes[0].Value != 1000 {
 		t.Errorf("%+v %v", a, err)
 	}
-	if a, err := s.Family(ctx, "ann", script(99000).Key); err != nil || a.Family != "" {
-		t.Errorf("%+v %v", a, err)
-	}
+	must.Equal(t, must.Get(s.Family(ctx, "ann", script(99000).Key))(t).Family, "")
 }
 
 func TestImportTakesAllProfilesOrNone(t *testing.T) {
@@ -401,9 +385,7 @@ func TestNoUserSetsOthersTimes(t *testing.T) {
 	}
 	both("bob", "a", 5)
 	both("carol", "b", 5)
-	if p, err := s.Lookup(ctx, "ann", "lmp", "T4"); err != nil || math.Abs(p.DurationS-3000) > 1e-6 {
-		t.Errorf("with two others' five-fold times: %+v %v", p, err)
-	}
+	must.Near(t, must.Get(s.Lookup(ctx, "ann", "lmp", "T4"))(t).DurationS, 3000, 1e-6, "with two others' five-fold times")
 	both("dave", "d", 5)
 	if p, err := s.Lookup(ctx, "ann", "lmp", "T4"); err != nil || p.DurationSD > 300 {
 		t.Errorf("mallory says how sure it is: %+v %v", p, err)
@@ -411,7 +393,5 @@ func TestNoUserSetsOthersTimes(t *testing.T) {
 	for _, app := range []string{"a", "b", "c"} {
 		both("ann", app, 4)
 	}
-	if p, err := s.Lookup(ctx, "ann", "lmp", "T4"); err != nil || math.Abs(p.DurationS-2400) > 1e-6 {
-		t.Errorf("with three of ann's own: %+v %v", p, err)
-	}
+	must.Near(t, must.Get(s.Lookup(ctx, "ann", "lmp", "T4"))(t).DurationS, 2400, 1e-6, "with three of ann's own")
 }

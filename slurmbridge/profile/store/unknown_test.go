@@ -25,9 +25,7 @@ func TestUnknownUse(t *testing.T) {
 		s.AssumedUse = c.assumed
 		r := record(1, "ann", 50)
 		r.Series, r.Unknown = []rlcore.Use{{GPU: .9, Core: .1, MemMiB: 2000}}, c.unknown
-		if learned := must.Get(s.Learn(t.Context(), s.DB(), "lmp", r, 0, false))(t); learned != (c.want != nil) {
-			t.Errorf("%s: learned %v", name, learned)
-		}
+		must.Equal(t, must.Get(s.Learn(t.Context(), s.DB(), "lmp", r, 0, false))(t), c.want != nil, "%s: learned", name)
 		if c.want == nil {
 			continue
 		}

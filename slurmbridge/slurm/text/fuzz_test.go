@@ -1,7 +1,6 @@
 package text
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -73,8 +72,7 @@ func FuzzSacctName(f *testing.F) {
 		}
 		next := false
 		if err := read(name, func(r *SacctRow) {
-			next = next || r.Text("jobid") == "6" &&
-				r.Text("user") == "v"
+			next = next || r.Text("jobid") == "6" && r.Text("user") == "v"
 		}); err == nil && !next {
 			t.Errorf("%q: the next job is lost", name)
 		}
@@ -212,18 +210,15 @@ func errorsOf(t *testing.T, stderr string) {
 		}
 	}
 	for ref, what := range jobs {
-		if refLen(ref) != len(ref) || !strings.Contains(all, what) {
-			t.Errorf("%q: %q", ref, what)
-		}
+		must.Equal(t, refLen(ref), len(ref), ref)
+		must.Contain(t, all, what, ref)
 	}
 	kind := ErrorKind(stderr)
 	if kind != job.ErrDown && kind != job.ErrRefused && kind != job.ErrNoJob { //nolint:errorlint // one of the three, as it is
 		t.Errorf("%v", kind)
 	}
 	// Behind it the line could belong to a plugin's words.
-	if got := ErrorKind("Socket timed out on send/recv operation\n" + stderr); !errors.Is(got, job.ErrDown) {
-		t.Errorf("down is %v", got)
-	}
+	must.Is(t, ErrorKind("Socket timed out on send/recv operation\n"+stderr), job.ErrDown)
 	if line := OneLine(stderr); strings.ContainsAny(line, "\r\n") || len(line) > 1100 {
 		t.Errorf("%q", line)
 	}

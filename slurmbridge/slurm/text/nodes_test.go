@@ -2,7 +2,6 @@ package text
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -91,9 +90,8 @@ func TestParseDependencies(t *testing.T) {
 		{"aftercorr:9_", false, []job.Dependency{dep("aftercorr", "9", "_")}},
 	} {
 		d := ParseDependencies(tc.in)
-		if d.Or != tc.or || !reflect.DeepEqual(d.List, tc.want) {
-			t.Errorf("%q: or %v, %+v", tc.in, d.Or, d.List)
-		}
+		must.Equal(t, d.Or, tc.or, "%q: or", tc.in)
+		must.Equal(t, d.List, tc.want, tc.in)
 	}
 	d := ParseDependencies("after:12(unfulfilled)")
 	if !d.Only("after", "12") || d.Only("after", "1") {
@@ -110,9 +108,7 @@ func FuzzParseDependencies(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		d := ParseDependencies(s)
-		if d.Or != (!IsNone(s) && strings.Contains(s, "?")) {
-			t.Errorf("or: %v", d.Or)
-		}
+		must.Equal(t, d.Or, !IsNone(s) && strings.Contains(s, "?"), "or")
 		for _, x := range d.List {
 			if x.Job != "" && refLen(x.Job) != len(x.Job) {
 				t.Errorf("job %q", x.Job)
@@ -132,9 +128,7 @@ func FuzzParseDependencies(f *testing.F) {
 			t.Error("a condition was lost")
 		}
 		// What the parser hands out may be appended to by several jobs.
-		if cap(d.List) != len(d.List) {
-			t.Error("appending would write into shared memory")
-		}
+		must.Equal(t, cap(d.List), len(d.List), "room behind the list: appending would write into shared memory")
 	})
 }
 
@@ -383,9 +377,7 @@ func TestParseMailUser(t *testing.T) {
 		"JobId=7 JobName=x\n   MailUser=eve MailType=END\n   UserId=ann(1)\n" + line: "",
 		"   MailUser=a b MailType=END\n":                                             "", "   MailUser=ann\n": "",
 	} {
-		if got := ParseMailUser([]byte(in)); got != want {
-			t.Errorf("%q: %q", in, got)
-		}
+		must.Equal(t, ParseMailUser([]byte(in)), want, in)
 	}
 }
 
@@ -482,9 +474,7 @@ func TestRewritesTypes(t *testing.T) {
 		"22.05.8": false, "23.02.5": false, "23.02.6": true, "23.02.10": true, "23.11.0-rc1": true, "24.11.5": true,
 		"25.05": true, "": false, "x": false,
 	} {
-		if RewritesTypes(release) != want {
-			t.Errorf("%q: not %v", release, want)
-		}
+		must.Equal(t, RewritesTypes(release), want, release)
 	}
 }
 

@@ -82,9 +82,7 @@ func TestParseQueueRecorded(t *testing.T) {
 			if jobs["7"] != nil || jobs["29"] != nil || jobs["19"] != nil || jobs["32"] != nil {
 				t.Error("a job without a GPU was kept")
 			}
-			if len(jobs) != 35 {
-				t.Errorf("%d jobs: %v", len(jobs), reflect.ValueOf(jobs).MapKeys())
-			}
+			must.Equal(t, len(jobs), 35, "jobs")
 			find := func(ref string) *job.Job {
 				if jobs[ref] == nil {
 					t.Fatalf("job %s is missing", ref)

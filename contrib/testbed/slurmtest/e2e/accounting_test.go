@@ -69,9 +69,7 @@ func (r *rig) none(ids []string) (shared int) {
 	r.t.Helper()
 	for _, id := range ids {
 		f := r.job(id)
-		if f["JobState"] != "COMPLETED" {
-			r.t.Errorf("job %s is %s", id, f["JobState"])
-		}
+		must.Equal(r.t, f["JobState"], "COMPLETED", "job %s", id)
 		if !strings.HasSuffix(f["TresPerNode"], ":100") {
 			shared++
 		}

@@ -194,9 +194,7 @@ func TestAdoptInShadow(t *testing.T) {
 	compare(t, sides, "jobs that a rule in shadow matches",
 		func(s *side) map[string]string { return s.fieldsOf(names...) })
 	r.reach("COMPLETED", asked...)
-	if !strings.Contains(r.job(asked[0])["TresPerNode"], "shard") {
-		t.Error("the bridge isn't active: jobs that ask to share don't")
-	}
+	must.Contain(t, r.job(asked[0])["TresPerNode"], "shard", "a job that asks to share, so the bridge is active")
 	if text := r.gateText(); strings.Contains(text, "adopt=") {
 		t.Errorf("the gate file has rules: %s", text)
 	}
@@ -235,9 +233,7 @@ func TestAdoptedJobsInAccounting(t *testing.T) {
 				shares++
 			}
 		}
-		if adopt != (shares > 1) {
-			t.Errorf("%d jobs of %s share", shares, user)
-		}
+		must.Equal(t, adopt, shares > 1, "%d jobs of %s share", shares, user)
 		var used float64
 		r.until(user+" is charged", func() bool {
 			for line := range strings.Lines(r.says("sshare", "-n", "-P", "-A", "lab", "-u", user, "-o", "User,RawUsage")) {

@@ -65,9 +65,7 @@ func (c *cards) compute(requests ...string) []ran {
 	c.t.Helper()
 	out := c.ran(c.start(requests...)...)
 	for i := range out {
-		if out[i].Status != "finished" {
-			c.t.Errorf("%s: %+v", requests[i], out[i])
-		}
+		must.Equal(c.t, out[i].Status, "finished", "%s: %+v", requests[i], out[i])
 	}
 	return out
 }

@@ -243,9 +243,7 @@ func ownCancelled(h *habit) {
 
 func sbatchOptions(h *habit) {
 	args := []string{"--gres=gpu:shared", "--partition=" + h.part, "--output=/dev/null"}
-	if out := h.as(ann, "sbatch", append(args, "--test-only", "--wrap=true")...); !strings.Contains(out, "to start at") {
-		h.t.Errorf("--test-only: %s", out)
-	}
+	must.Contain(h.t, h.as(ann, "sbatch", append(args, "--test-only", "--wrap=true")...), "to start at", "--test-only")
 	// Shared GPUs, and each refusal is Slurm's own and comes at once.
 	for _, bad := range []string{
 		"--constraint=nothing", "--reservation=nothing", "--mem=1000000",

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
@@ -54,9 +55,7 @@ func (e *eve) again(pause time.Duration, f func()) {
 // shares asks for a part of a GPU by hand, new and of a job that waits.
 func (e *eve) shares() {
 	out := e.as(eveUser, "sbatch", "--hold", "--output=/dev/null", "--gres=mps:1", "--wrap=true")
-	if !strings.Contains(out, "mps:1 asks for a part of a GPU") {
-		e.t.Errorf("a part of a GPU: %s", out)
-	}
+	must.Contain(e.t, out, "mps:1 asks for a part of a GPU")
 	fields := strings.Fields(out)
 	id := fields[len(fields)-1]
 	e.as(eveUser, "scontrol", "update", "JobId="+id, "Gres=mps:1")

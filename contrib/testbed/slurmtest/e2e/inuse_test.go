@@ -3,6 +3,7 @@ package e2e
 import (
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
@@ -30,9 +31,8 @@ func TestNoWholeGPUIsInUse(t *testing.T) {
 			}
 			a, b := r.span(long), r.span(short)
 			shared := a[0].Before(b[1]) && b[0].Before(a[1])
-			if may := name == "partition of sharers" || !text.MistakesGPUs(r.Release); shared != may {
-				t.Errorf("on %s jobs shared: %v", r.Release, shared)
-			}
+			must.Equal(t, shared, name == "partition of sharers" || !text.MistakesGPUs(r.Release),
+				"on %s jobs shared", r.Release)
 		})
 	}
 }

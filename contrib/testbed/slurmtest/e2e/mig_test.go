@@ -183,9 +183,8 @@ func TestServerKilledOnAnInstance(t *testing.T) {
 	}
 	for task := range 14 {
 		said := string(must.Get(os.ReadFile(c.Path("out", fmt.Sprintf("%d.task", task+1))))(t))
-		if !strings.Contains(said, `"mps":true`) || !strings.Contains(said, `"status":"finished"`) {
-			t.Errorf("task %d: %s", task+1, said)
-		}
+		must.Contain(t, said, `"mps":true`, "task %d", task+1)
+		must.Contain(t, said, `"status":"finished"`, "task %d", task+1)
 	}
 }
 

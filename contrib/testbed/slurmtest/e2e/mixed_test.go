@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
@@ -75,9 +76,7 @@ func TestInteractiveSession(t *testing.T) {
 	r := newRig(t, options{settings: settings{Room: true, MemLimits: true}})
 	session := r.any(ann, 1000, "--gres=gpu:shared", "--comment=share:interactive", "--time=20")
 	r.reach("RUNNING", session)
-	if c := r.job(session)["AdminComment"]; !strings.Contains(c, ", was mps:100") {
-		t.Errorf("the session has no part of its GPU: %s", c)
-	}
+	must.Contain(t, r.job(session)["AdminComment"], ", was mps:100", "the session's part of its GPU")
 	heavy := r.submit(ann, "m3000g80d3", 3, "--time=3") // it would slow the session by more than its contract
 	light := r.submit(ann, "m3000g10d3", 3, "--time=3")
 	r.reach("COMPLETED", light)

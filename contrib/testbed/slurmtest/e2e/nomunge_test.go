@@ -42,9 +42,7 @@ func (k *keyed) count(result string) int { return int(k.metric("slurmbridge_reco
 func (k *keyed) ownersAlone(id string) {
 	k.t.Helper()
 	for _, as := range []string{ann, "", "slurm"} {
-		if out, err := k.ask(as, "why", id); err != nil || !strings.Contains(strings.ToLower(out), "job "+id) {
-			k.t.Errorf("%q asks why: %s, %v", as, out, err)
-		}
+		must.Contain(k.t, strings.ToLower(must.Get(k.ask(as, "why", id))(k.t)), "job "+id, "%q asks why", as)
 	}
 	if out, err := k.ask(bob, "why", id); err == nil || !strings.Contains(out, "not yours") {
 		k.t.Errorf("another user asks why: %s, %v", out, err)
@@ -96,9 +94,7 @@ func TestClusterWithoutMunge(t *testing.T) {
 
 	// A key that everybody can read proves nothing: records wait.
 	must.OK(t, os.Chmod(k.KeyFile("slurm"), 0o644))
-	if what := k.findings()["key"]; !strings.Contains(what, "0644") {
-		t.Errorf("doctor says of an open key: %q", what)
-	}
+	must.Contain(t, k.findings()["key"], "0644", "doctor says of an open key")
 	jobs = append(jobs, k.ends("hoomd")...)
 	k.until("a record is refused", func() bool { return k.count("failed") > 0 })
 	must.Equal(t, k.count("new"), len(jobs)-1, "records that are believed")

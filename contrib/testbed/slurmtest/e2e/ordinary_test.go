@@ -19,6 +19,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -623,9 +624,7 @@ func compare(t *testing.T, sides [2]*side, what string, say func(*side) map[stri
 		differ = gocmp.Diff(plain, bridged)
 		return differ == ""
 	})
-	if differ != "" {
-		t.Errorf("%s, plain and bridged:\n%s", what, differ)
-	}
+	must.Equal(t, differ, "", "%s, plain and bridged", what)
 }
 
 // differences are the fields and variables that may differ, some of one job alone, and why.

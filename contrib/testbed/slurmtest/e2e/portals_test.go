@@ -83,9 +83,7 @@ func TestPortalsAskForSessions(t *testing.T) {
 					t.Errorf("%q: %+v", args, terms)
 				}
 			}
-			if len(memory) != 3 {
-				t.Errorf("%d choices of memory: %q", len(memory), calls)
-			}
+			must.Equal(t, len(memory), 3, "choices of memory: %q", calls)
 		})
 	}
 }

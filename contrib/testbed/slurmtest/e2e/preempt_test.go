@@ -31,9 +31,7 @@ func TestPreemption(t *testing.T) {
 	r.reach("RUNNING", low)
 	high = r.submit(ann, small, 2, "--time=3", "--partition=urgent")
 	r.reach("COMPLETED", high)
-	if f := r.job(low); f["Restarts"] != "1" {
-		t.Errorf("the low one is %s, restarted %s times: the other did not preempt it", f["JobState"], f["Restarts"])
-	}
+	must.Equal(t, r.job(low)["Restarts"], "1", "restarts of the low one, which is preempted")
 }
 
 // Preemptible jobs of two QOSes share a GPU. A protected job that asks to share finds no idle GPU and preempts them, though
@@ -67,9 +65,7 @@ func TestPreemptionByQOS(t *testing.T) {
 	urgent := r.submit(ann, small, 2, "--time=3", "--qos=protected")
 	r.reach("COMPLETED", urgent)
 	for _, id := range fillers {
-		if f := r.job(id); f["Restarts"] != "1" {
-			t.Errorf("filler %s is %s, restarted %s times: it wasn't preempted", id, f["JobState"], f["Restarts"])
-		}
+		must.Equal(t, r.job(id)["Restarts"], "1", "restarts of filler %s, which is preempted", id)
 	}
 	r.reach("COMPLETED", fillers...)
 }

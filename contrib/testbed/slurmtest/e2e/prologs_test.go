@@ -30,10 +30,8 @@ func (c *cards) both(args ...string) {
 	}
 	for _, id := range ids {
 		c.reach("COMPLETED", id)
-		if text, err := os.ReadFile(c.Path("out", id+".out")); err != nil ||
-			strings.Join(strings.Fields(string(text)), " ") != "served still" {
-			c.t.Errorf("job %s says %q, %v", id, text, err)
-		}
+		text := must.Get(os.ReadFile(c.Path("out", id+".out")))(c.t)
+		must.Equal(c.t, strings.Fields(string(text)), []string{"served", "still"}, "what job %s says", id)
 	}
 	c.until("files of both that they have ended", func() bool { return len(c.ended()) == 2 })
 	for _, f := range c.ended() {
@@ -81,13 +79,10 @@ func TestProcessesAreFound(t *testing.T) {
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
 		return pid > 0
 	})
-	if step := stepAbove(pid); strconv.FormatInt(step, 10) != id {
-		t.Errorf("process %d is a step of job %d, want %s", pid, step, id)
-	}
+	must.Equal(t, strconv.FormatInt(stepAbove(pid), 10), id, "the job of process %d", pid)
 	f := s.job(id)
-	if j, err := prolog.ReadJob(s.Path("node", "jobs", id+".json")); err != nil || j.SLUID != f["SLUID"] {
-		t.Errorf("its file says SLUID %q, Slurm %q: %v", j.SLUID, f["SLUID"], err)
-	}
+	must.Equal(t, must.Get(prolog.ReadJob(s.Path("node", "jobs", id+".json")))(t).SLUID, f["SLUID"],
+		"SLUID of the job's file")
 	if r := text.ParseRelease(s.Release); !r.Before(text.Release{25, 11, 0}) && f["SLUID"] == "" {
 		t.Errorf("%s has no SLUID: %v", s.Release, f)
 	}

@@ -66,8 +66,7 @@ func TestSecondHostTakesOver(t *testing.T) {
 		_, err := s.Run(t.Context(), "squeue", "-h")
 		return err == nil
 	})
-	s.until("the second daemon",
-		func() bool { st := status(s.StandbyURL); return st.Standby == "" && st.Gate != "" })
+	s.until("the second daemon", func() bool { st := status(s.StandbyURL); return st.Standby == "" && st.Gate != "" })
 	// A slurmctld that has taken over knows a node's GPUs once the node has registered. It has refused shares of a GPU
 	// when it took a job of a whole one already.
 	s.until("a node whose shares are known", func() bool {

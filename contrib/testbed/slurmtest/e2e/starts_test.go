@@ -220,9 +220,7 @@ func TestSessionsByHand(t *testing.T) {
 		if strings.Contains(start, "FILE") {
 			said = string(must.Get(os.ReadFile(c.Path("out", "hand")))(t))
 		}
-		if !strings.Contains(said, "/mps/gpu0/pipe\n10\n") {
-			t.Errorf("%s sees %s", name, said)
-		}
+		must.Contain(t, said, "/mps/gpu0/pipe\n10\n", name)
 	}
 }
 

@@ -23,8 +23,7 @@ func accounted(t *testing.T, s *world, ids []string) (seconds map[string]float64
 	t.Helper()
 	var out string
 	s.until("accounting knows of all ends", func() bool {
-		out = s.says("sacct", "-a", "-X", "-n", "-P", "-j", strings.Join(ids, ","), "-o",
-			"JobID,State,ElapsedRaw,AllocTRES")
+		out = s.says("sacct", "-a", "-X", "-n", "-P", "-j", strings.Join(ids, ","), "-o", "JobID,State,ElapsedRaw,AllocTRES")
 		return strings.Count(out, "|COMPLETED|") == len(ids)
 	})
 	seconds = map[string]float64{}

@@ -23,9 +23,7 @@ func TestNobodyClearsATerminal(t *testing.T) {
 		must.OK(t, err)
 		return errors.New(evil)
 	}})
-	if status := Run(root, nil); status != 1 {
-		t.Errorf("status %d", status)
-	}
+	must.Equal(t, Run(root, nil), 1, "status")
 	const shown = "a?[2J?8m?b?…é\t\n"
 	must.Equal(t, out.String(), shown)
 	must.Equal(t, errOut.String(), "slurmbridge: "+shown+"\n")
