@@ -14,7 +14,7 @@ import (
 )
 
 // verdict is what was concluded of a run, in words: the harm that it came to; ours = it isn't the job's own doing;
-// fault = its process may have broken the MPS server; whom it blames, and whom its reason names; and what becomes of it.
+// fault = its process may have broken the MPS server; whom it blames; and what becomes of it.
 func verdict(r *Run) string {
 	var words []string
 	o := r.Outcome
@@ -40,16 +40,11 @@ func verdict(r *Run) string {
 	for _, app := range o.Blamed {
 		words = append(words, "blames "+app.App)
 	}
-	for _, ref := range []string{"2", "3"} {
-		if strings.Contains(o.Suspect, "job "+ref) {
-			words = append(words, "for job "+ref)
-		}
-	}
 	return strings.Join(words, ", ")
 }
 
-// TestVerdicts: who ended badly, and why, with what was there, is concluded so.
-func TestVerdicts(t *testing.T) {
+// Who ended badly, and why, is concluded from what was there.
+func TestVerdictOnEachWayToEnd(t *testing.T) {
 	type situation struct {
 		name string
 		of   *Judgement
@@ -143,10 +138,10 @@ func TestVerdicts(t *testing.T) {
 		{"out of time alone once more", whole("TIMEOUT"), func(j *Judgement) { j.Alone = true }, "learned, cleared"},
 
 		// A client that Slurm kills may break the others of its MPS server: no application is to blame.
-		{"as a neighbour was cancelled", killed("CANCELLED", 0), nil, "oom, ours, for job 3"},
-		{"soon after one ran out of time", killed("TIMEOUT", 31*time.Second), nil, "oom, ours, for job 3"},
-		{"as one was preempted", killed("PREEMPTED", -time.Second), nil, "oom, ours, for job 3"},
-		{"as one ran out of memory", killed("OUT_OF_MEMORY", 0), nil, "oom, ours, for job 3"},
+		{"as a neighbour was cancelled", killed("CANCELLED", 0), nil, "oom, ours"},
+		{"soon after one ran out of time", killed("TIMEOUT", 31*time.Second), nil, "oom, ours"},
+		{"as one was preempted", killed("PREEMPTED", -time.Second), nil, "oom, ours"},
+		{"as one ran out of memory", killed("OUT_OF_MEMORY", 0), nil, "oom, ours"},
 		{"long after one was cancelled", killed("CANCELLED", time.Minute), nil, ""},
 		{"long before", killed("CANCELLED", -time.Minute), nil, ""},
 		{"as one ended well", killed("COMPLETED", 0), nil, ""},
@@ -155,7 +150,7 @@ func TestVerdicts(t *testing.T) {
 		// With its MPS server: it runs again in any case; who may have broken the server is blamed, or stays alone.
 		{"nobody knows whose fault it was", fell("FAILED", false), nil, "oom, ours, fault, blames long, blames brief"},
 		{"its own fault", fell("FAILED", true), nil, "oom, ours, fault"},
-		{"a neighbour's", fell("FAILED", false, 1), nil, "oom, ours, blames brief, for job 3"},
+		{"a neighbour's", fell("FAILED", false, 1), nil, "oom, ours, blames brief"},
 		{"its own and a neighbour's", fell("FAILED", true, 0), nil, "oom, ours, fault"},
 		{"an unknown application's", fell("FAILED", false, 2), nil, "oom, ours"},
 		{
@@ -166,11 +161,11 @@ func TestVerdicts(t *testing.T) {
 		{"a neighbour's, out of time", fell("TIMEOUT", false, 1), nil, "timeout, ours, blames long, blames brief"},
 
 		// Together with a neighbour: both were clients of a server that broke.
-		{"both", moment(), nil, "oom, ours, fault, blames long, for job 2"},
+		{"both", moment(), nil, "oom, ours, fault, blames long"},
 		{
 			"the neighbour soon after", moment(),
 			func(j *Judgement) { j.Run.CoRunners[0].How.End = at(10).Add(SameMoment) },
-			"oom, ours, fault, blames long, for job 2",
+			"oom, ours, fault, blames long",
 		},
 		{
 			"the neighbour later", moment(),
@@ -181,7 +176,7 @@ func TestVerdicts(t *testing.T) {
 		{
 			"tasks that began apart", moment(),
 			func(j *Judgement) { j.Run.CoRunners[0].App, j.Run.CoRunners[0].How.Start = "md", at(5) },
-			"oom, ours, fault, blames md, for job 2",
+			"oom, ours, fault, blames md",
 		},
 		{"where there was no MPS", moment(), func(j *Judgement) { j.Run.WithoutMPS = true }, ""},
 		{"nobody knows when it ended", moment(), func(j *Judgement) { j.Run.CoRunners[0].How.End = time.Time{} }, ""},
@@ -222,10 +217,7 @@ func TestVerdicts(t *testing.T) {
 
 		// Alone under MPS with its server, which plain Slurm would not have given it.
 		{"the server of a job alone failed", soon(60), func(j *Judgement) { j.Run.MPSFault = true }, "oom, ours"},
-		{
-			"by a process of its own", soon(60),
-			func(j *Judgement) { j.Run.MPSFault, j.Run.Faulted = true, true }, "",
-		},
+		{"by a process of its own", soon(60), func(j *Judgement) { j.Run.MPSFault, j.Run.Faulted = true, true }, ""},
 		{"its application fails alone, too", soon(60), func(j *Judgement) { j.Run.MPSFault, j.FailsAlone = true, true }, ""},
 
 		// Whole runs alone become part of a profile, those that failed once they have lasted for minutes; of a forgotten one
@@ -252,5 +244,17 @@ func TestVerdicts(t *testing.T) {
 		o := c.of.Judge(nil)
 		c.of.Run.Outcome = &o
 		must.Equal(t, verdict(c.of.Run), c.want, c.name)
+	}
+	// The neighbour that is to blame is named.
+	for _, c := range []struct {
+		of  *Judgement
+		why string
+	}{
+		{fell("FAILED", false, 1), "a process of job 3 faulted, and with it the MPS server they shared"},
+		{moment(), "it failed in the same moment as job 2, which shared its GPU: a fault ends all clients of an MPS server"},
+		{killed("CANCELLED", 0), "it failed when Slurm ended job 3 (CANCELLED), which shared its GPU: a client that is " +
+			"killed may break the MPS server's others"},
+	} {
+		must.Equal(t, c.of.Judge(nil).Suspect, c.why)
 	}
 }
