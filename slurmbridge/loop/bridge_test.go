@@ -192,12 +192,10 @@ func drawCluster(t *rapid.T) *model {
 // draw draws a cluster, a load and a history of faults, runs it to its end, and checks the invariants.
 func draw(t *rapid.T) {
 	m := drawCluster(t)
-	room := rapid.Bool().Draw(t, "room")
 	besides := rapid.Bool().Draw(t, "renews beside its rounds")
 	adopts := rapid.Bool().Draw(t, "adopts")
 	reborn := func() *loop.Bridge {
 		b := bridge(m, m.mem)
-		b.Planner.Room = room
 		if adopts {
 			b.Adopt = adoptAll
 		}

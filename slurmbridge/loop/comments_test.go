@@ -23,7 +23,7 @@ func TestAdminComments(t *testing.T) {
 	taken.said, odd.Comment = "the site's own", "share:max-slowdown=fast"
 	tick(t, b, m, 5*time.Second)
 	for _, o := range []*mjob{short, long} {
-		if want := "] on n1 gpu 0 together: " + short.Ref; !strings.HasPrefix(o.said, "slurmbridge: [mps:3") ||
+		if want := "] on n1 gpu 0 together: " + short.Ref; !strings.HasPrefix(o.said, "slurmbridge: [mps:2") ||
 			!strings.Contains(o.said, want) || !strings.Contains(o.said, long.Ref) {
 			t.Errorf("job %s, %s: %q", o.Ref, o.State, o.said)
 		}

@@ -9,9 +9,13 @@ import (
 )
 
 // A job that needs most of a node's cores starts when plain Slurm would start it, though smaller ones come all the time
-// that would take each core as soon as it is free.
+// that would take each core as soon as it is free. A job with hand-written shares was there before: groups leave no room.
 func TestManyCoresAreFreeInTime(t *testing.T) {
 	m, b := started(t, node("n1", 2, 16))
+	hand := m.submit("bob", time.Second, light(), true)
+	hand.Dependency = job.Dependencies{}
+	hand.Request = job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 10, Raw: "gres:mps:10"}
+	tick(t, b, m, 2*time.Second)
 	small := func() { m.submit("ann", 100*time.Second, app("small", 100, 0.2, 1000), true).CPUs = 4 }
 	for range 6 {
 		small()

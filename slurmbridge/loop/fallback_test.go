@@ -40,7 +40,6 @@ func TestFallBack(t *testing.T) {
 	}{{named{}, 50}, {baseline.Exclusive{}, 100}} {
 		m := newModel(node("n1", 1, 8))
 		b := bridge(m, m.mem)
-		b.Planner.Room = true
 		b.Planner.Decider.Policy, b.Planner.Decider.Fallback = trained{broken{}}, []rlcore.Policy{c.instead}
 		tick(t, b, m, time.Second)
 		must.Equal(t, b.Status().Policy+b.Status().Model, "broken7", "the policy, and its model")

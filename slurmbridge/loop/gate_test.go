@@ -54,7 +54,7 @@ func shareAtOnce(t *testing.T, m *model, b *loop.Bridge) {
 	one, two := m.pair(time.Minute)
 	tick(t, b, m, 5*time.Second)
 	bothRun(t, one, two)
-	must.Equal(t, one.Request.Count+two.Request.Count, job.Units, "shares of both")
+	must.Equal(t, one.Request.Count+two.Request.Count, 66, "shares of both, which leave a third")
 	st := b.Status()
 	must.Equal(t, st.Gate != "" && st.GateErr == "" && st.Misread == nil, true, "gate %q, %q", st.Gate, st.GateErr)
 }
@@ -301,7 +301,7 @@ func TestNothingIsMadeWhileTheGateMayOpen(t *testing.T) {
 	must.Equal(t, one.Request.Count+two.Request.Count, 2*job.Units, "shares")
 	b.Fault = nil
 	tick(t, b, m, 5*time.Second)
-	must.Equal(t, one.Request.Count+two.Request.Count, job.Units, "shares afterwards")
+	must.Equal(t, one.Request.Count+two.Request.Count, 66, "shares afterwards, which leave a third")
 }
 
 // A bridge that has lost its journal restores the jobs that an earlier one gave shares, a

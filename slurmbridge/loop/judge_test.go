@@ -284,7 +284,7 @@ func TestTriedInVain(t *testing.T) {
 	runsWith(j, 100)
 	must.Equal(t, l.judged(t, b, m, j).Learned, true, "the run with all of it teaches")
 	b = limited()
-	runsWith(submit(), 100)
+	runsWith(submit(), 50)
 }
 
 // From Volta on a fault of an MPS server is forgotten before a hook can see it. Jobs that shared a GPU and failed in
@@ -454,7 +454,7 @@ func TestNobodyJoinsWhereAJobWasKilled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, _, b, _ := learner(t, node("n1", 1, 8))
-			b.Planner.Room, b.IdleAfter = true, time.Hour
+			b.IdleAfter = time.Hour
 			p := app("a", 60, 0.2, 1000)
 			killed, other := m.submit("ann", 2*time.Hour, p, true), m.submit("ann", 3*time.Hour, p, true)
 			tick(t, b, m, 5*time.Second)

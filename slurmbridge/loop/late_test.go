@@ -86,8 +86,8 @@ func play(history []arrival, nodes []job.Node, adapt func(m *model) (tick func()
 
 // site is what a history happens on.
 type site struct {
-	nodes         []job.Node
-	oneUser, room bool
+	nodes   []job.Node
+	oneUser bool
 }
 
 // nobodyIsLater plays a history on plain Slurm and with the bridge, and compares when each job ends.
@@ -98,7 +98,6 @@ func nobodyIsLater(t must.T, on site, history []arrival) {
 	bridged := play(history, on.nodes, func(m *model) func() {
 		b := bridge(m, newMemory())
 		b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
-		b.Planner.Room = on.room
 		return func() { must.Get(b.Tick(context.Background()))(t) }
 	})
 	if plain == nil || bridged == nil {
@@ -157,7 +156,7 @@ func TestNobodyIsLater(t *testing.T) {
 			}
 			history = append(history, a)
 		}
-		on.oneUser, on.room = rapid.Bool().Draw(t, "one user"), rapid.Bool().Draw(t, "room")
+		on.oneUser = rapid.Bool().Draw(t, "one user")
 		nobodyIsLater(t, on, history)
 	})
 }

@@ -20,7 +20,6 @@ func wholeGPUs(m *model, gpus int, run time.Duration) *mjob {
 // and a job that may share and comes before it starts before it.
 func TestAJobOfAWholeGPUIsNotOvertaken(t *testing.T) {
 	m, b := started(t, node("n1", 1, 8))
-	b.Planner.Room = true
 	light := app("light", 3600, 0.1, 500)
 	a := m.submit("ann", time.Hour, light, true)
 	a.TimeLimit = 10 * time.Hour
@@ -67,7 +66,6 @@ func TestAJobThatWaitsForSomethingElse(t *testing.T) {
 func TestNoRoomForHandwrittenShares(t *testing.T) {
 	for _, seen := range []bool{false, true} {
 		m, b := started(t, node("n1", 1, 8))
-		b.Planner.Room = true
 		tick(t, b, m, time.Second)
 		a := m.submit("ann", 100*time.Second, light(), true)
 		if seen {

@@ -24,7 +24,6 @@ func drawn(t *rapid.T) (m *model, l *ledger, b *loop.Bridge) {
 	card := rlcore.TitanXp
 	card.SameUser = rapid.Bool().Draw(t, "one user")
 	b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
-	b.Planner.Room = rapid.Bool().Draw(t, "room")
 	return m, l, b
 }
 

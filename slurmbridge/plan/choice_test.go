@@ -56,7 +56,7 @@ func TestGPUsThatAreLeftAlone(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	must.Equal(t, sharesOf(planner().Plan(oneGPU(sharer("1")))), map[string]int{"1": 100})
+	must.Equal(t, sharesOf(planner().Plan(oneGPU(sharer("1")))), map[string]int{"1": 50})
 }
 
 // A node that sleeps is woken only after the GPUs of all that are awake have their jobs.
@@ -83,7 +83,7 @@ func TestTheOneThatBackfillStarts(t *testing.T) {
 	for _, ref := range []string{"long", "short"} {
 		in.Apps[ref] = job.App{Key: ref, Profile: runs(60, 100)}
 	}
-	must.Equal(t, sharesOf(planner().Plan(in)), map[string]int{"short": 100})
+	must.Equal(t, sharesOf(planner().Plan(in)), map[string]int{"short": 50})
 }
 
 // How a GPU's shares are divided on a node with one GPU.
@@ -92,16 +92,14 @@ func TestHowSharesAreDivided(t *testing.T) {
 		set  func(p *Planner, in *Input)
 		want map[string]int
 	}{
-		"all of them": {func(*Planner, *Input) {}, map[string]int{"1": 50, "2": 50}},
 		"with room for a third": {
 			func(p *Planner, _ *Input) {
-				p.Room, p.Decider.Guard.MaxMembers, p.Decider.M = true, 3, 2
+				p.Decider.Guard.MaxMembers = 3
+				p.Decider.M = 2
 			},
 			map[string]int{"1": 33, "2": 33},
 		},
-		"with room, but the GPU serves no third": {
-			func(p *Planner, _ *Input) { p.Room = true }, map[string]int{"1": 50, "2": 50},
-		},
+		"all of them where the GPU serves no third": {func(*Planner, *Input) {}, map[string]int{"1": 50, "2": 50}},
 		"users share by hand on cards of one user: the longest job gets the rest": {
 			func(_ *Planner, in *Input) {
 				byHand(in)

@@ -91,7 +91,7 @@ func TestALargeJobGetsTheWholeGPU(t *testing.T) {
 	must.Equal(t, on, map[string]string{"1": "shard:2g.20gb", "2": "shard:2g.20gb", "3": "shard:h100"})
 
 	in = mixedFor(50_000, 100, 0)
-	must.Equal(t, requests(planner().Plan(in))["1"], "shard:h100:100")
+	must.Equal(t, requests(planner().Plan(in))["1"], "shard:h100:50")
 	in.Snap.Jobs = append(in.Snap.Jobs, running("w", "n1", 0, job.WholeGPU, 0))
 	must.Equal(t, requests(planner().Plan(in)), nil)
 	in = mixedFor(50_000, 100, 0)
@@ -117,7 +117,7 @@ func TestPromisesAreOfTheModelsThatAJobMayHave(t *testing.T) {
 // A job that takes three times as long on a slice as on the idle whole GPU gets that; one that takes as long gets a
 // slice.
 func TestAJobGetsWhereItEndsFirst(t *testing.T) {
-	for sliceS, want := range map[float64]string{300: "shard:h100:100", 102: "shard:2g.20gb:100"} {
+	for sliceS, want := range map[float64]string{300: "shard:h100:50", 102: "shard:2g.20gb:50"} {
 		in := mixedFor(15_000, 100, sliceS)
 		p := planner()
 		p.Decider.Guard.Grace = rlcore.DefaultGrace
@@ -127,7 +127,7 @@ func TestAJobGetsWhereItEndsFirst(t *testing.T) {
 
 // Who names a type of GPU gets it and no other; a type that nobody has is as none.
 func TestAnOwnerNamesTheModel(t *testing.T) {
-	named := map[string]string{"h100": "shard:h100:100", "2g.20gb": "shard:2g.20gb:100", "4g.40gb": "shard:2g.20gb:100"}
+	named := map[string]string{"h100": "shard:h100:50", "2g.20gb": "shard:2g.20gb:50", "4g.40gb": "shard:2g.20gb:50"}
 	for model, want := range named {
 		in := mixedFor(15_000, 100, 100)
 		in.Terms = map[string]job.Terms{"1": job.ParseTerms("share:model=" + model)}
@@ -149,8 +149,8 @@ func TestAModelOutOfServiceIsWaitedFor(t *testing.T) {
 	must.Equal(t, requests(plan), nil)
 	must.Equal(t, len(plan.Ungated), 0)
 	in.Snap.Nodes[1].Cards = []job.Card{{Type: "3g.40gb"}} // without shares, it is none
-	must.Equal(t, requests(planner().Plan(in))["1"], "shard:2g.20gb:100")
+	must.Equal(t, requests(planner().Plan(in))["1"], "shard:2g.20gb:50")
 	in.Snap.Nodes[1].Cards = nil
 	in.Snap.Jobs[0].ReqNodes = "n1" // where there is none
-	must.Equal(t, requests(planner().Plan(in))["1"], "shard:2g.20gb:100")
+	must.Equal(t, requests(planner().Plan(in))["1"], "shard:2g.20gb:50")
 }

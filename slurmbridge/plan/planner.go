@@ -12,9 +12,6 @@ import (
 type Planner struct {
 	Decider    *rlcore.Decider
 	Partitions job.PartitionFilter
-	// Room leaves one share of the GPU free for a later join, unless jobs with hand-written shares were seen in the last
-	// week.
-	Room bool
 	// TryMiB is the device memory that one run of a preallocating application gets if its owner names no size, MiB; 0 =
 	// the site tries none.
 	TryMiB float64

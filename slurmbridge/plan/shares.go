@@ -304,9 +304,10 @@ func (r *planRun) split(members []placement, free int) []int {
 	return out
 }
 
-// leavesRoom reports whether groups leave shares free for a later join.
+// leavesRoom reports whether groups leave a share of their GPU free for a later join: not where jobs with hand-written
+// shares were seen in the last week.
 func (r *planRun) leavesRoom() bool {
-	return r.planner.Room && policy.Shares(r.planner.Decider.Policy) && !r.in.handwritten()
+	return policy.Shares(r.planner.Decider.Policy) && !r.in.handwritten()
 }
 
 // leastShares is the smallest number of shares that fits on no GPU next to a job that waits for its turn.

@@ -109,7 +109,7 @@ func TestSessionsWaitAsWholeGPUsDo(t *testing.T) {
 	in := full(job.WholeGPU, sharer("s"), sharer("2")).cards(rlcore.GPUSpec{Model: "v100", MemMiB: 16000, MemLimits: true})
 	terms := job.Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}
 	in.Terms["s"], in.Apps["s"] = terms, job.SessionApp(&in.Snap.Jobs[4], &terms)
-	plan := roomy().Plan(in)
+	plan := planner().Plan(in)
 	m, kept := turns(plan)["s"]
 	if !kept || len(plan.Groups) != 1 || m.Shares >= job.Units || m.MemMiB < 4096 || m.MemMiB > 4506 {
 		t.Fatalf("released: %+v, ungated: %v", plan.Groups, plan.Ungated)
@@ -117,7 +117,7 @@ func TestSessionsWaitAsWholeGPUsDo(t *testing.T) {
 	// Without a gate, or with one that Slurm has not shown yet, nothing could take such a job back.
 	for _, held := range []func(){func() { in.Unproved = true }, func() { in.Unproved, in.Gate = false, "" }} {
 		held()
-		if plan := roomy().Plan(in); len(plan.Groups) > 0 || len(plan.Ungated) > 0 {
+		if plan := planner().Plan(in); len(plan.Groups) > 0 || len(plan.Ungated) > 0 {
 			t.Errorf("gate %q: released: %+v, ungated: %v", in.Gate, plan.Groups, plan.Ungated)
 		}
 	}
@@ -171,7 +171,7 @@ func TestMemoryThatAnOwnerSays(t *testing.T) {
 			in.Apps[ref] = job.App{Key: "new" + ref, Profile: job.AskedProfile("ann", "new"+ref, 3600, c.mib)}
 		}
 		in.Bounds = &job.Bounds{MaxTime: map[string]time.Duration{"gpu": c.mostHours * time.Hour}}
-		p := roomy()
+		p := planner()
 		p.Decider.Guard.ExtendLimit = true
 		plan := p.Plan(in)
 		var got []int64
@@ -273,7 +273,10 @@ func TestFirstRunsAreUnderMPS(t *testing.T) {
 		"nobody could tell":         {func(in *Input) { in.Apps["1"] = job.App{} }, 100},
 		"its owner wants it alone":  {func(in *Input) { in.Terms["1"] = job.Terms{NoShare: true} }, 100},
 		"users share by hand":       {byHand, 100},
-		"it has run before":         {func(in *Input) { in.Apps["1"] = job.App{Key: "new", Profile: runs(600, 100)} }, 100},
+		"it has run before: half of them": {func(in *Input) {
+			in.Apps["1"] = job.App{Key: "new", Profile: runs(600, 100)}
+			in.Terms["2"] = job.Terms{NoShare: true} // which doesn't join it
+		}, 50},
 	} {
 		in := oneGPU(anns())
 		in.RetryAlone, in.Apps["1"] = true, job.App{Key: "new"}
@@ -312,22 +315,21 @@ func TestAJobThatTriesWithLessMemory(t *testing.T) {
 		set         func(p *Planner, in *Input)
 		want        int64
 	}{
-		"its owner asks":                   {full(12000, 0), 8192, 0, nothing, 8192},
-		"nothing is known of it":           {nil, 8192, 0, nothing, 8192},
-		"nobody asks":                      {full(12000, 0), 0, 0, nothing, 0},
-		"the site asks":                    {full(12000, 0), 0, 6000, nothing, 6000},
-		"the site asks, and owners know":   {full(12000, 0), 8192, 6000, nothing, 8192},
-		"the site asks of an unknown one":  {nil, 0, 6000, nothing, 0},
-		"it can't run again":               {full(12000, 0), 0, 6000, runsOnce, 0},
-		"another waits for it":             {full(12000, 0), 0, 6000, awaited, 0},
-		"it takes what it needs":           {full(5000, 0), 8192, 0, nothing, 0},
-		"it has tried":                     {full(12000, 8192), 8192, 0, nothing, 0},
-		"that much didn't suffice":         {full(12000, 0), 8192, 0, failedWith(8192), 0},
-		"less didn't suffice":              {full(12000, 0), 8192, 0, failedWith(4096), 8192},
-		"more than the card has":           {full(12000, 0), 20000, 0, nothing, 0},
-		"the card's MPS has no limits":     {full(12000, 0), 8192, 0, func(_ *Planner, in *Input) { withCards(in) }, 0},
-		"users share by hand":              {full(12000, 0), 8192, 0, func(_ *Planner, in *Input) { byHand(in) }, 0},
-		"where groups leave room for them": {full(12000, 0), 8192, 0, func(p *Planner, _ *Input) { p.Room = true }, 8192},
+		"its owner asks":                  {full(12000, 0), 8192, 0, nothing, 8192},
+		"nothing is known of it":          {nil, 8192, 0, nothing, 8192},
+		"nobody asks":                     {full(12000, 0), 0, 0, nothing, 0},
+		"the site asks":                   {full(12000, 0), 0, 6000, nothing, 6000},
+		"the site asks, and owners know":  {full(12000, 0), 8192, 6000, nothing, 8192},
+		"the site asks of an unknown one": {nil, 0, 6000, nothing, 0},
+		"it can't run again":              {full(12000, 0), 0, 6000, runsOnce, 0},
+		"another waits for it":            {full(12000, 0), 0, 6000, awaited, 0},
+		"it takes what it needs":          {full(5000, 0), 8192, 0, nothing, 0},
+		"it has tried":                    {full(12000, 8192), 8192, 0, nothing, 0},
+		"that much didn't suffice":        {full(12000, 0), 8192, 0, failedWith(8192), 0},
+		"less didn't suffice":             {full(12000, 0), 8192, 0, failedWith(4096), 8192},
+		"more than the card has":          {full(12000, 0), 20000, 0, nothing, 0},
+		"the card's MPS has no limits":    {full(12000, 0), 8192, 0, func(_ *Planner, in *Input) { withCards(in) }, 0},
+		"users share by hand":             {full(12000, 0), 8192, 0, func(_ *Planner, in *Input) { byHand(in) }, 0},
 		"on a node with one GPU": {full(12000, 0), 8192, 0, func(_ *Planner, in *Input) {
 			in.Snap.Nodes[0].GPUs, in.Snap.Nodes[0].Units = 1, 100
 		}, 8192},

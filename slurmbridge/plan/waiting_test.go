@@ -35,13 +35,6 @@ func losing() *Input {
 	return full(job.WholeGPU, sharer("1"), whole("w", 2, 2, "Resources"))
 }
 
-// roomy is a planner whose groups leave room for later jobs.
-func roomy() *Planner {
-	p := planner()
-	p.Room = true
-	return p
-}
-
 // A job whose turn would be lost waits in Slurm's own queue, with so many shares that it starts on an empty GPU alone,
 // and with room for jobs that join it. Where that can't be it is ungated: it waits as a job of a whole GPU then.
 func TestATurnIsKeptWithRoomForOthers(t *testing.T) {
@@ -63,13 +56,13 @@ func TestATurnIsKeptWithRoomForOthers(t *testing.T) {
 		"such as this one":                   {beside(20), 81},
 		"or this one":                        {beside(2), 99},
 		"a job that runs holds one share":    {beside(1), 0},
-		"groups leave no room":               {func(p *Planner, _ *Input) { p.Room = false }, 0},
+		"groups leave no room":               {func(_ *Planner, in *Input) { byHand(in) }, 0},
 		"it never shares":                    {func(_ *Planner, in *Input) { in.Terms["1"] = job.Terms{NoShare: true} }, 0},
 		"its application is unknown":         {func(_ *Planner, in *Input) { in.Apps["1"] = job.App{} }, 0},
 		"a rule adopts it, and one may join": {adopted(sharer("2")), 70},
 		"a rule adopts it, and nobody may":   {adopted(), 0},
 	} {
-		p, in := roomy(), losing()
+		p, in := planner(), losing()
 		c.set(p, in)
 		plan := p.Plan(in)
 		must.Equal(t, turns(plan)["1"].Shares, c.shares, name)
@@ -112,8 +105,8 @@ func TestSeveralTurnsAtOnce(t *testing.T) {
 		}
 		plan := planner().Plan(in)
 		for i := range 6 {
-			ungated := plan.Ungated[fmt.Sprint(i)] == job.UngatedTurn
-			must.Equal(t, ungated, i < max(1, unknown), "job %d, %d unknown", i, unknown)
+			_, goes := turns(plan)[fmt.Sprint(i)]
+			must.Equal(t, goes, i < max(1, unknown), "job %d, %d unknown", i, unknown)
 		}
 	}
 }
@@ -138,7 +131,8 @@ func TestBackfillInFrontOfALargeJob(t *testing.T) {
 			}
 		}
 		in.Apps["1"] = job.App{Key: "1", Profile: runs(900, 100)}
-		must.Equal(t, planner().Plan(in).Ungated["1"] == job.UngatedTurn, c.goes, name)
+		_, goes := turns(planner().Plan(in))["1"]
+		must.Equal(t, goes, c.goes, name)
 	}
 }
 

@@ -143,7 +143,7 @@ func wire(ctx context.Context, cfg *config.Config, log *slog.Logger, m *loop.Met
 				SharersOnly: append(slices.Clone(cfg.SharersOnly), cfg.GatePartition),
 				MixAnyway:   cfg.MixedPartitions == "share",
 			},
-			TryMiB: float64(cfg.TryMemory), Room: true, Wanted: wanted,
+			TryMiB: float64(cfg.TryMemory), Wanted: wanted,
 		},
 	}
 	return &wired{

@@ -42,7 +42,7 @@ func TestNobodyWaitsBehindAWholeGPU(t *testing.T) {
 // one joins it, and the job of a whole GPU is no later for that.
 func TestATurnLeavesRoom(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{settings: settings{Room: true}})
+	r := newRig(t, options{})
 	if text.GivesUsedGPUs(r.Release) {
 		t.Skipf("Slurm %s hands out GPUs whole that sharers still use", r.Release)
 	}
@@ -73,7 +73,7 @@ func TestATurnLeavesRoom(t *testing.T) {
 // An interactive session starts at once and leaves room on its GPU: a batch job joins it.
 func TestInteractiveSession(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{settings: settings{Room: true, MemLimits: true}})
+	r := newRig(t, options{settings: settings{MemLimits: true}})
 	session := r.any(ann, 1000, "--gres=gpu:shared", "--comment=share:interactive", "--time=20")
 	r.reach("RUNNING", session)
 	must.Contain(t, r.job(session)["AdminComment"], ", was mps:100", "the session's part of its GPU")

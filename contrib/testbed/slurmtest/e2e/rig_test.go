@@ -107,8 +107,6 @@ type settings struct {
 	GatePartition string
 	// SharersOnly are the partitions where only shares are handed out; nil: jobs share where whole GPUs are, too.
 	SharersOnly []string
-	// Room: groups leave shares for a later join.
-	Room bool
 	// MemLimits: MPS holds jobs to a part of the memory.
 	MemLimits bool
 	// Adopt: jobs of a whole GPU share by a rule, or would; "" = no rule.
@@ -154,7 +152,6 @@ func runBridge(dir, told, fault string) error {
 			Decider: &rlcore.Decider{
 				Policy: most{}, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: sum{}, MaxMembers: 3}), M: 5,
 			},
-			Room:       o.Room,
 			Partitions: job.PartitionFilter{SharersOnly: o.SharersOnly, MixAnyway: o.SharersOnly == nil},
 		},
 	}
