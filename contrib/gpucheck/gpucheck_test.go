@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/mps"
@@ -24,6 +26,21 @@ import (
 
 // bin holds this test's binary under the programs' names, and the simulated NVML.
 var bin string
+
+// haltUndisturbed stops a child while it doesn't hold the simulated card's lock, and returns once all its threads stand.
+func haltUndisturbed(pid int) error {
+	card, err := gpusim.Open("")
+	if err != nil {
+		return err
+	}
+	defer card.Close()
+	return card.Undisturbed(func() error {
+		if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+			return err
+		}
+		return unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+	})
+}
 
 func TestMain(m *testing.M) {
 	if status, ok := mps.Main(os.Args, os.Stdin, os.Stdout, os.Stderr); ok {
@@ -36,6 +53,7 @@ func TestMain(m *testing.M) {
 				clock = s.now
 				return s
 			}
+			halt = haltUndisturbed
 		}
 		os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
 	}

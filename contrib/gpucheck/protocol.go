@@ -297,6 +297,9 @@ func (s *stage) lose(ctx context.Context, terminate bool) error {
 	return nil
 }
 
+// halt stops a process. Tests without a GPU have another.
+var halt = func(pid int) error { return syscall.Kill(pid, syscall.SIGSTOP) }
+
 // stopped: whether a client goes on while its neighbour is stopped, as by scontrol suspend, and the neighbour
 // afterwards; what ended clients leave in /dev/shm.
 func stopped(ctx context.Context, s *stage) error {
@@ -304,7 +307,7 @@ func stopped(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	s.note("SIGSTOP to client a (%d): %s", a.pid, errText(syscall.Kill(a.pid, syscall.SIGSTOP)))
+	s.note("SIGSTOP to client a (%d): %s", a.pid, errText(halt(a.pid)))
 	s.after(ctx, map[string]*client{"the neighbour, meanwhile": b})
 	s.note("SIGCONT to client a (%d): %s", a.pid, errText(syscall.Kill(a.pid, syscall.SIGCONT)))
 	s.after(ctx, map[string]*client{"the stopped client, afterwards": a})

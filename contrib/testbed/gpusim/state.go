@@ -126,6 +126,9 @@ func (s *State) locked(f func() error) error {
 	return f()
 }
 
+// Undisturbed runs f while no process changes the state. What f stops holds no lock, at which all would wait.
+func (s *State) Undisturbed(f func() error) error { return s.locked(f) }
+
 func monotonic() int64 {
 	var ts unix.Timespec
 	// Linux always has this clock.
