@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
@@ -261,37 +260,25 @@ file has a mistake.`,
 }
 
 func newProfilesExport(s *shared) *cobra.Command {
-	var builtin bool
 	var who string
 	c := &cobra.Command{
 		Use: "export FILE", Short: "Write profiles as JSON", Args: cobra.ExactArgs(1),
 		Long: `export writes the whole site's profiles to FILE ("-" = standard output), with their
 series, as import reads them; with --user that user's.`,
-		RunE: func(c *cobra.Command, args []string) error {
-			out := []*rlcore.Profile{}
-			if builtin {
-				for _, name := range apps.Names() {
-					p, _ := apps.ByName(name)
-					out = append(out, p)
-				}
-				return s.WriteJSON(args[0], out)
+		RunE: s.Stored(func(c *cobra.Command, _ *config.Config, st *store.Store, args []string) error {
+			list, err := st.Listing(c.Context(), who, false)
+			if err != nil {
+				return err
 			}
-			return s.Stored(func(c *cobra.Command, _ *config.Config, st *store.Store, args []string) error {
-				entries, err := st.List(c.Context())
-				if err != nil {
-					return err
+			out := []*rlcore.Profile{}
+			for _, e := range list {
+				if e.User == who {
+					out = append(out, e.Profile)
 				}
-				for _, e := range entries {
-					if e.User == who {
-						out = append(out, e.Profile)
-					}
-				}
-				return s.WriteJSON(args[0], out)
-			})(c, args)
-		},
+			}
+			return s.WriteJSON(args[0], out)
+		}),
 	}
-	c.Flags().BoolVar(&builtin, "builtin", false,
-		"the thesis's eleven applications on a Titan Xp instead of the site's own")
 	c.Flags().StringVar(&who, "user", "", "this user's profiles (default: the whole site's)")
 	return c
 }

@@ -25,8 +25,6 @@ type Options struct {
 	// MaxSlowdown and Grace are the contract of every job; see rlcore.Guard.
 	MaxSlowdown float64 `json:"max_slowdown"`
 	Grace       float64 `json:"grace"`
-	// KeepLimits: a job is ended at its limit even if sharing slowed it; see rlcore.Guard.ExtendLimit.
-	KeepLimits bool `json:"keep_limits,omitempty"`
 	// DurationError, if set, is how well the site knows how long each job will take: decisions see
 	// the job's own duration times a factor drawn from 1 ± this, 0..1. nil: they see its
 	// application's profile instead, and what past runs foretell.

@@ -93,7 +93,7 @@ func (t *Trace) without(o *Options) (*Replayable, error) {
 	}
 	r.World = &World{
 		M: o.M, Model: model.Clone, Trained: o.Trained,
-		Rules: rlcore.Rules{MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, ExtendLimit: !o.KeepLimits},
+		Rules: rlcore.Rules{MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, ExtendLimit: true},
 	}
 	return r, nil
 }

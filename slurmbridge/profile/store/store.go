@@ -165,54 +165,33 @@ func (s *Store) Known(ctx context.Context, user, app, card string) (*rlcore.Prof
 	return p, err
 }
 
-// Entry is a profile and its user; User "" = the site.
-type Entry struct {
+// Listed is a user's profile, or with User "" the site's, with the family and sizes of its application.
+type Listed struct {
 	User    string          `json:"user"`
 	Updated time.Time       `json:"updated"`
 	Profile *rlcore.Profile `json:"profile"`
+	Family  string          `json:"family,omitempty"`
+	Sizes   []appid.Size    `json:"sizes,omitempty"`
 }
 
-// List returns all profiles, by application and user.
-func (s *Store) List(ctx context.Context) ([]Entry, error) { return s.list(ctx, `true`) }
-
-func (s *Store) list(ctx context.Context, where string, args ...any) ([]Entry, error) {
-	type row struct {
-		Entry
-		updated int64
-	}
-	columns := func(r *row) []any {
-		r.Profile = new(rlcore.Profile)
-		return []any{&r.User, &r.updated, database.JSON(r.Profile)}
-	}
-	rows, err := database.Intact(ctx, s.db, columns,
-		`SELECT user, updated, body FROM profiles WHERE `+where+` ORDER BY app, user, card`, args...)
-	out := []Entry{}
-	for _, r := range rows {
-		r.Updated = time.Unix(0, r.updated)
-		out = append(out, r.Entry)
-	}
-	return out, database.Wrap(err, "list profiles")
-}
-
-// Listed is a profile with the family and sizes of its application.
-type Listed struct {
-	Entry
-	Family string       `json:"family,omitempty"`
-	Sizes  []appid.Size `json:"sizes,omitempty"`
-}
-
-// Listing returns all profiles, or a user's own and the site's.
+// Listing returns all profiles, or a user's own and the site's, by application and user.
 func (s *Store) Listing(ctx context.Context, user string, all bool) ([]Listed, error) {
-	entries, err := s.list(ctx, `?1 OR user IN (?2, '')`, all, user)
-	out := []Listed{}
-	for _, e := range entries {
-		a, err := s.Family(ctx, e.User, e.Profile.App)
+	columns := func(l *Listed) []any {
+		l.Profile = new(rlcore.Profile)
+		return []any{&l.User, database.Millis(&l.Updated), database.JSON(l.Profile)}
+	}
+	list, err := database.Intact(ctx, s.db, columns, `SELECT user, updated / 1000000, body FROM profiles
+		WHERE ?1 OR user IN (?2, '') ORDER BY app, user, card`, all, user)
+	for i := range list {
+		l := &list[i]
+		a, err := s.Family(ctx, l.User, l.Profile.App)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Listed{e, a.Family, a.Sizes})
+		l.Family = a.Family
+		l.Sizes = a.Sizes
 	}
-	return out, err
+	return list, database.Wrap(err, "list profiles")
 }
 
 // Forget deletes an application's profiles of a user, "*" = of all users, and returns their number. Records stay.

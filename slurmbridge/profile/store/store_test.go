@@ -114,7 +114,7 @@ func TestADamagedRowHidesNoOther(t *testing.T) {
 	learn(3, "md4", 4)
 	must.Get(s.DB().Exec(`UPDATE profiles SET body = '{"app": "md' WHERE app = 'md4'`))(t)
 	must.Get(s.DB().Exec(`UPDATE applications SET standing = '[]' WHERE app = 'md4'`))(t)
-	must.Equal(t, len(must.Get(s.List(ctx))(t)), 2, "profiles")
+	must.Equal(t, len(must.Get(s.Listing(ctx, "", true))(t)), 2, "profiles")
 	must.OK(t, s.Recall(ctx, interference.New(&contention.MPS), time.Time{}))
 	must.OK(t, s.SetFamily(ctx, "ann", appid.App{Key: "md3", Family: "md", Sizes: []appid.Size{{Name: "n", Value: 3}}}))
 	must.Get(s.Relative(ctx, "ann", "md3", ""))(t)
@@ -143,7 +143,7 @@ func TestImport(t *testing.T) {
 	}
 	must.Equal(t, must.Get(s.Lookup(ctx, "bob", "vgg16", ""))(t).DurationS, 50)
 	must.Equal(t, must.Get(s.Forget(ctx, "*", "vgg16"))(t), 2, "forgot")
-	if l, err := s.List(ctx); err != nil || len(l) != 1 || l[0].Profile.App != "lmp" {
+	if l, err := s.Listing(ctx, "", true); err != nil || len(l) != 1 || l[0].Profile.App != "lmp" {
 		t.Errorf("%+v %v", l, err)
 	}
 }

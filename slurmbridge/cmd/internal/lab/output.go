@@ -152,8 +152,6 @@ func (f *commonFlags) add(fl *pflag.FlagSet, seeds, window int) {
 	fl.Uint64Var(&o.Seed, "seed", 1, "the first of them")
 	fl.IntVar(&o.M, "window", window, "pending jobs a decision looks at")
 	addContract(fl, &o.MaxSlowdown, &o.Grace)
-	fl.BoolVar(&o.KeepLimits, "keep-limits", false,
-		"a job is ended at its time limit even if sharing slowed it (extend_limit: no)")
 	fl.Func("duration-error", "decisions see each job's own duration, times a factor drawn from 1 ± `PART`; the default "+
 		"is what earlier runs foretell", func(text string) error {
 		v, err := strconv.ParseFloat(text, 64)
