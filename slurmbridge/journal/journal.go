@@ -279,11 +279,8 @@ type Grouped struct {
 	Complete bool    `json:"complete"` // the starts of all members are known
 }
 
-// Groups returns the groups decided since the given time, oldest first, at most limit (0 = all).
+// Groups returns the groups decided since the given time, oldest first, at most limit.
 func (j *Journal) Groups(ctx context.Context, since time.Time, limit int) ([]Grouped, error) {
-	if limit == 0 {
-		limit = -1
-	}
 	columns := func(g *Grouped) []any { return []any{database.JSON(&g.Group), &g.SkewS, &g.Complete} }
 	groups, err := database.List(ctx, j.db, columns, `SELECT g.body, coalesce(max(m.started) - min(m.started), 0) / 1e9,
 		count(m.ref) > 0 AND count(m.ref) = count(m.started)

@@ -143,7 +143,7 @@ func TestSkew(t *testing.T) {
 	if err != nil || !complete || skew != 3*time.Millisecond {
 		t.Errorf("skew %v, complete %v, %v", skew, complete, err)
 	}
-	groups, err := j.Groups(ctx, time.Time{}, 0)
+	groups, err := j.Groups(ctx, time.Time{}, 10)
 	if err != nil || len(groups) != 1 || groups[0].ID != 1 || groups[0].SkewS != 0.003 || !groups[0].Complete {
 		t.Errorf("groups %+v, %v", groups, err)
 	}

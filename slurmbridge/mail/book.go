@@ -24,11 +24,7 @@ const (
 
 // Due reports whether to send a mail now: within interval its job had no mail of this kind, and its user fewer than
 // mostPerUser. Due removes runs from the mail that were reported before.
-func (b *Book) Due(ctx context.Context, m *Mail, now time.Time) (bool, error) {
-	return due(ctx, b.DB, m, now)
-}
-
-func due(ctx context.Context, q database.Querier, m *Mail, now time.Time) (bool, error) {
+func Due(ctx context.Context, q database.Querier, m *Mail, now time.Time) (bool, error) {
 	unreported := m.Runs[:0:0]
 	for i := range m.Runs {
 		var known bool
@@ -56,7 +52,7 @@ func due(ctx context.Context, q database.Querier, m *Mail, now time.Time) (bool,
 // Claim records a mail as sent if it is due, so no other process sends it as well.
 func (b *Book) Claim(ctx context.Context, m *Mail, now time.Time) (claimed bool, err error) {
 	err = database.Tx(ctx, b.DB, func(tx *sql.Tx) error {
-		if claimed, err = due(ctx, tx, m, now); err != nil || !claimed {
+		if claimed, err = Due(ctx, tx, m, now); err != nil || !claimed {
 			return err
 		}
 		runs := []int64{0}

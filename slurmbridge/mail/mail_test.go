@@ -173,7 +173,7 @@ func TestOnceADay(t *testing.T) {
 		{27 * time.Hour, of("7", "bob"), true}, // slurmctld began to count anew
 	} {
 		now := noon.Add(c.after)
-		if due := must.Get(b.Due(t.Context(), &c.mail, now))(t); due != c.want || sent(c.mail, now) != c.want {
+		if due := must.Get(Due(t.Context(), b.DB, &c.mail, now))(t); due != c.want || sent(c.mail, now) != c.want {
 			t.Errorf("%d: after %s: not %v", i, c.after, c.want)
 		}
 	}

@@ -90,22 +90,10 @@ what it was in the system's log. Settings of the node stand in ` + prolog.Defaul
 	if err := pf.MarkHidden("inner"); err != nil {
 		panic(err) // there is such a flag
 	}
-	for _, k := range []struct {
-		name, short string
-		do          func(ctx context.Context, h *prolog.Hook, out io.Writer) error
-	}{
-		{
-			"prolog", "Write the job's file; have MPS ready for a sharer",
-			func(ctx context.Context, h *prolog.Hook, _ io.Writer) error { return h.Prolog(ctx, get) },
-		},
-		{
-			"epilog", "Close the job's file; end MPS after the last sharer",
-			func(ctx context.Context, h *prolog.Hook, _ io.Writer) error { return h.Epilog(ctx, get) },
-		},
-		{
-			"taskprolog", "Print the variables a sharer's processes need",
-			func(_ context.Context, h *prolog.Hook, out io.Writer) error { return h.TaskProlog(out, get) },
-		},
+	for _, k := range []struct{ name, short string }{
+		{"prolog", "Write the job's file; have MPS ready for a sharer"},
+		{"epilog", "Close the job's file; end MPS after the last sharer"},
+		{"taskprolog", "Print the variables a sharer's processes need"},
 	} {
 		root.AddCommand(&cobra.Command{
 			Use: k.name, Short: k.short, Args: cobra.ArbitraryArgs,
@@ -114,7 +102,7 @@ what it was in the system's log. Settings of the node stand in ` + prolog.Defaul
 					f.deadline = 5 * time.Second
 				}
 				if f.inner {
-					return inner(&f, get, out, k.do)
+					return f.work(k.name, get, out)
 				}
 				if err := f.outer(k.name, get, out); err != nil {
 					return fmt.Errorf("%s of job %.20q: %w", k.name, get("SLURM_JOB_ID"), err)
@@ -141,10 +129,8 @@ func (f *flags) outer(kind string, get func(string) string, out io.Writer) error
 	return err
 }
 
-// inner does the hook's work. outer reports its error.
-func inner(f *flags, get func(string) string, out io.Writer,
-	do func(context.Context, *prolog.Hook, io.Writer) error,
-) error {
+// work does the hook's work. outer reports its error.
+func (f *flags) work(kind string, get func(string) string, out io.Writer) error {
 	// Users' programs must reach the daemons' sockets, and not write to them.
 	syscall.Umask(0o022)
 	ctx, cancel := context.WithTimeout(context.Background(), f.deadline)
@@ -155,7 +141,16 @@ func inner(f *flags, get func(string) string, out io.Writer,
 	if os.Geteuid() == 0 {
 		err = errors.Join(err, prolog.LeaveSlurm(""))
 	}
-	if err = errors.Join(err, do(ctx, s.Hook(get, f.deadline), out)); err != nil {
+	h := s.Hook(get, f.deadline)
+	switch kind {
+	case "prolog":
+		err = errors.Join(err, h.Prolog(ctx, get))
+	case "epilog":
+		err = errors.Join(err, h.Epilog(ctx, get))
+	default:
+		err = errors.Join(err, h.TaskProlog(out, get))
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", errInner, err)
 	}
 	return nil

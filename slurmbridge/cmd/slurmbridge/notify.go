@@ -163,7 +163,7 @@ func (n *notifier) send(ctx context.Context, mails []mail.Mail) (out []sent, err
 	var errs []error
 	for i := range mails {
 		m := &mails[i]
-		due, err := n.book.Due(ctx, m, n.now)
+		due, err := mail.Due(ctx, n.book.DB, m, n.now)
 		if err == nil && due {
 			if text.Private(conf["PrivateData"], "jobs") {
 				for k := range m.Runs {
