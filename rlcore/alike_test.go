@@ -71,11 +71,12 @@ func TestTheQueueIsFollowedAsFarAsItTakes(t *testing.T) {
 	g := NewGuard(Rules{Predictor: pairwise(1.04)})
 	g.Begin(s)
 	w := NewWindow(nil, s, 0, 5)
-	g.promise.open(&g.Rules, &w)
+	g.promise.open(&w)
+	budget := g.promise.steps
 	if !g.Keeps(&w, 7) {
 		t.Error("three jobs together would make others late")
 	}
-	if used := budget(gpus) - g.promise.steps; used < gpus-10 || used > gpus+gpus/comparisons+5 {
+	if used := budget - g.promise.steps; used < gpus-10 || used > gpus+gpus/comparisons+5 {
 		t.Errorf("%d jobs are followed until %d GPUs are free in time", used, gpus)
 	}
 	g.promise.steps = gpus / 2

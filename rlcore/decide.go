@@ -47,19 +47,11 @@ func (d *Decision) SoleVeto() (i int, why Veto) {
 		switch why := d.Vetoes[1<<i]; {
 		case why.NoRoom():
 			return 0, Allowed
-		case why.ofPromise() || why != Allowed && d.Window.guard.wouldKeep(&d.Window, 1<<i):
+		case why.ofPromise() || why != Allowed && d.Window.guard.Keeps(&d.Window, 1<<i):
 			return i, why
 		}
 	}
 	return 0, Allowed
-}
-
-// wouldKeep is Keeps for explanations, which may not spend what decisions have left.
-func (g *Guard) wouldKeep(w *Window, c Combo) bool {
-	steps := g.promise.steps
-	kept := g.Keeps(w, c)
-	g.promise.steps = steps
-	return kept
 }
 
 // Foresighted is a Policy that simulates decisions: before each one it gets the guard and the window size.
@@ -93,7 +85,6 @@ func (d *Decider) Decide(s *State, g int) Decision {
 // Again is Decide for a State that hasn't changed since the Decider's last Decide, of any of its GPUs: what Begin found
 // then still holds.
 func (d *Decider) Again(s *State, g int) Decision {
-	d.Guard.promise.steps = 0
 	w := NewWindow(d.jobs, s, g, d.Window())
 	d.jobs = w.Jobs
 	return d.Choose(w)
@@ -109,7 +100,7 @@ func (d *Decider) Choose(in Window) Decision {
 	d.w = in
 	w, g := &d.w, d.Guard
 	w.guard = g
-	g.promise.open(&g.Rules, w)
+	g.promise.open(w)
 	combos, must := g.candidates(d.combos[:0], w)
 	d.combos = combos
 	dec := Decision{Window: d.w, Combos: combos, Vetoes: g.vetoes, Score: math.Inf(-1)}
@@ -161,7 +152,7 @@ func (d *Decider) Choose(in Window) Decision {
 // plain Slurm. A job that was delayed for MaxDelayS and could start on the idle GPU is in every combination.
 func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	g.Begin(w.State)
-	g.promise.open(&g.Rules, w)
+	g.promise.open(w)
 	from := len(dst)
 	dst, must := g.candidates(dst, w)
 	kept := slices.DeleteFunc(dst[from:], func(c Combo) bool { return !g.Keeps(w, c) })

@@ -41,14 +41,13 @@ type promise struct {
 	now     schedule.List // as things are
 	queue   plainQueue
 	trial   schedule.List // after a combination
-	steps   int           // how many more jobs behind windows may be followed
+	steps   int           // how many more jobs behind the window this decision may follow
 	bound   []float64     // by when GPUs must be free for jobs that come later, as schedule.List.Times; nil = not known
 
 	broken Veto // why Keeps was false
 
 	free   []float64
-	takesS []float64 // by the last window's jobs
-	joined company   // a combination's jobs and the running jobs of the window's GPU
+	joined company // a combination's jobs and the running jobs of the window's GPU
 }
 
 // plainQueue is how the first jobs of the queue go on if no job joins a GPU.
@@ -63,18 +62,16 @@ type plainQueue struct {
 
 // started is the plain start of a job of the queue: no job joins a GPU.
 type started struct {
-	atS    float64 // when it starts, s from now
-	takesS float64
-	on     int // its GPU, the first of several; −1 = none
+	atS float64 // when it starts, s from now
+	on  int     // its GPU, the first of several; −1 = none
 }
 
 // Where many GPUs become free at about the same time, it takes as many jobs until the time that a combination saves
-// shows: jobs behind the window are followed until then, farByGPU for each GPU at most. Each decision may follow an
-// equal part of mostSteps, or leastByGPU for each GPU, and what earlier ones have left.
+// shows: jobs behind the window are followed until then, farByGPU for each GPU at most. All combinations of a decision
+// together may follow a part of mostSteps, or as many as one of them may.
 const (
-	farByGPU   = 3
-	leastByGPU = 2
-	mostSteps  = 2_500_000
+	farByGPU  = 3
+	mostSteps = 2_500_000
 	// comparisons is the largest number of times that the schedules are compared while as many jobs as GPUs are followed.
 	comparisons = 32
 )
@@ -96,7 +93,7 @@ func (g *Guard) Begin(s *State) {
 	p.free = resize(p.free, len(s.GPUs))
 	p.cluster.Sets = s.Sets
 	p.cluster.ByNode = s.Several
-	p.cluster.Divide(len(s.GPUs), s.nodeOf, len(s.Pending), s.mayUse)
+	p.cluster.Divide(len(s.GPUs), s.nodeOf, len(s.Pending), s.request)
 	p.bound = p.bound[:0]
 	if len(s.PlainFreeS) == len(s.GPUs) {
 		for k, at := range s.PlainFreeS {
@@ -110,14 +107,14 @@ func (g *Guard) Begin(s *State) {
 	}
 	p.now.Reset(&p.cluster, p.free)
 	p.queue.reset(&p.now)
-	p.steps = 0
 	p.trial.Copy(&p.now)
 	foreign := false
 	p.next = slices.Repeat([]nextForeign{{foreign: -1}}, len(s.GPUs))
 	for i := range s.Pending {
 		j := &s.Pending[i]
-		j.turn = turn{byS: g.latestStart(j, s.NowS)}
-		startS, on := j.goOn(&p.trial, j.expectedS())
+		j.turn = turn{takesS: j.expectedS()}
+		j.byS = g.latestStart(j, s.NowS)
+		startS, on := j.goOn(&p.trial)
 		j.startS = startS
 		j.latestS = startS
 		if len(on) == 1 {
@@ -151,7 +148,7 @@ func (p *promise) losers(r *Rules, s *State) {
 			if j.Foreign != first {
 				continue
 			}
-			behindS, _ := j.goOn(&p.trial, j.expectedS())
+			behindS, _ := j.goOn(&p.trial)
 			j.loses = !first && behindS > max(r.latestStart(j, s.NowS), j.startS+r.graceS(j))+rounding
 		}
 	}
@@ -206,15 +203,6 @@ func (m *company) goOn(r *Rules, card *GPU) (freeS float64) {
 	return freeS
 }
 
-// look notes how long the jobs of a window's GPU, and of the window, take: all its combinations need that.
-func (p *promise) look(r *Rules, w *Window) {
-	p.cards[w.GPU].goOn(r, w.Card())
-	p.takesS = p.takesS[:0]
-	for i := range w.Jobs {
-		p.takesS = append(p.takesS, w.Job(i).expectedS())
-	}
-}
-
 // join sets joined to the running jobs of the window's GPU and the jobs in c, and returns the expected end of the last
 // one, s from now.
 func (p *promise) join(r *Rules, w *Window, c Combo) (freeS float64) {
@@ -222,23 +210,20 @@ func (p *promise) join(r *Rules, w *Window, c Combo) (freeS float64) {
 	m.members = append(m.members[:0], p.cards[w.GPU].members...)
 	for i := range w.Jobs {
 		if c.Has(i) {
-			m.members = append(m.members, member{Job: w.Job(i), joins: true, leftS: p.takesS[i]})
+			m.members = append(m.members, member{Job: w.Job(i), joins: true, leftS: w.Job(i).takesS})
 		}
 	}
 	return m.ends(r, &w.Card().Spec)
 }
 
 // open starts a decision: the jobs up to the last one of the window go on plainly.
-func (p *promise) open(r *Rules, w *Window) {
-	p.look(r, w)
+func (p *promise) open(w *Window) {
+	gpus := len(w.State.GPUs)
+	p.steps = max(mostSteps/gpus, farByGPU*gpus)
 	if n := len(w.Jobs); p.on && n > 0 {
-		p.steps += budget(len(w.State.GPUs))
 		p.queue.follow(w.State, w.Jobs[n-1]+1)
 	}
 }
-
-// budget is how many jobs behind its window a decision for one of so many GPUs may follow.
-func budget(gpus int) int { return max(mostSteps/gpus, leastByGPU*gpus) }
 
 // reset begins at the front of the queue.
 func (x *plainQueue) reset(now *schedule.List) {
@@ -256,9 +241,8 @@ func (x *plainQueue) follow(s *State, n int) {
 	for i := len(x.started); i < n; i++ {
 		x.after(s, i)
 		j := &s.Pending[i]
-		one := started{takesS: j.expectedS(), on: -1}
-		atS, gpus := j.goOn(&x.list, one.takesS)
-		one.atS = atS
+		atS, gpus := j.goOn(&x.list)
+		one := started{atS: atS, on: -1}
 		if len(gpus) > 0 {
 			one.on = gpus[0]
 		}
@@ -301,7 +285,7 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 	joining := p.joined.members[len(w.Card().Running):]
 	for i, at := range w.Jobs {
 		if c.Has(i) {
-			joining[0].aloneS = p.queue.started[at].atS + p.takesS[i]
+			joining[0].aloneS = p.queue.started[at].atS + w.Job(i).takesS
 			joining = joining[1:]
 		}
 	}
@@ -365,9 +349,8 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 			}
 		}
 		j := &s.Pending[i]
-		plain := &p.queue.started[i]
-		atS, _ := j.goOn(&p.trial, plain.takesS)
-		if atS > max(plain.atS, j.latestS)+rounding {
+		atS, _ := j.goOn(&p.trial)
+		if atS > max(p.queue.started[i].atS, j.latestS)+rounding {
 			if j.Foreign {
 				p.broken = VetoTurn
 			}
@@ -380,12 +363,11 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 // if c joins now and no job after it: jobs in c on the window's GPU, other jobs on GPUs of their own. +Inf = unknown.
 func (g *Guard) Expect(dst []float64, w *Window, c Combo) []float64 {
 	p := &g.promise
-	p.look(&g.Rules, w)
 	p.join(&g.Rules, w, c)
 	joined := p.joined.members[len(w.Card().Running):]
 	dst = dst[:0]
 	for i := range w.Jobs {
-		in := w.Job(i).startS + p.takesS[i]
+		in := w.Job(i).startS + w.Job(i).takesS
 		if c.Has(i) {
 			in = joined[0].endS
 			joined = joined[1:]

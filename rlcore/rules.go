@@ -108,9 +108,9 @@ func (r *Rules) graceS(j *Job) float64 {
 	return cmp.Or(j.Grace, r.Grace, DefaultGrace) * j.Profile.atSigma(0)
 }
 
-// latestStart is when a pending job must start to keep its due and its deadline, s from now.
+// latestStart is when a pending job, whose takesS is set, must start to keep its due and its deadline, s from now.
 func (r *Rules) latestStart(j *Job, nowS float64) float64 {
-	by := r.dueS(j) - nowS - j.expectedS()
+	by := r.dueS(j) - nowS - j.takesS
 	if math.IsNaN(by) { // it may take for ever
 		by = math.Inf(1)
 	}

@@ -99,6 +99,7 @@ type Cards map[string]*Profile
 
 // turn is when a job's turn comes; Guard.Begin sets it. Times are s from the State's NowS.
 type turn struct {
+	takesS          float64 // how long it runs alone, as expected; +Inf = not known
 	startS, latestS float64 // when the job starts if all go on plainly, and when it must
 	byS             float64 // when it must start to keep its due; latestS is sooner, to leave some of the time
 	on              int     // 1 + the GPU where it starts if all go on plainly; 0 = on several, on none, or not known
@@ -120,18 +121,18 @@ func (j *Job) Host(members int) (cpus int, memMiB float64) {
 // MayUse reports whether the job may run on State.GPUs[g].
 func (j *Job) MayUse(g int) bool { return j.GPUs.Has(g) }
 
-// request is the job's request for whole GPUs.
-func (j *Job) request() schedule.Request {
+// Request is the job's request for whole GPUs.
+func (j *Job) Request() schedule.Request {
 	return schedule.Request{GPUs: j.GPUs, PerNode: j.PerNode, Nodes: j.Nodes}
 }
 
 // goOn starts a job in a list schedule as things go on plainly: where plain Slurm has it, if it keeps its due there, so
 // that each job behind it finds at least the GPUs that it finds on plain Slurm.
-func (j *Job) goOn(f *schedule.List, takesS float64) (atS float64, on []int) {
+func (j *Job) goOn(f *schedule.List) (atS float64, on []int) {
 	if j.PlainSlot == nil {
-		return f.Run(j.request(), takesS)
+		return f.Run(j.Request(), j.takesS)
 	}
-	return f.RunLike(j.PlainSlot.On, j.byS, j.request(), takesS)
+	return f.RunLike(j.PlainSlot.On, j.byS, j.Request(), j.takesS)
 }
 
 // WholeGPUs is how many GPUs the job takes, unshared if they are several.
@@ -140,7 +141,7 @@ func (j *Job) WholeGPUs() int { return max(1, j.PerNode) * max(1, j.Nodes) }
 // ForSchedule returns the job as plain Slurm's schedule sees it.
 func (j *Job) ForSchedule() schedule.Job {
 	out := schedule.Job{
-		ID: j.ID, Priority: j.Priority, SubmitS: j.SubmitS, TakesS: j.expectedS(), Request: j.request(),
+		ID: j.ID, Priority: j.Priority, SubmitS: j.SubmitS, TakesS: j.expectedS(), Request: j.Request(),
 	}
 	if p := j.Profile; p != nil && p.DurationSD > 0 {
 		limitS := j.LimitS
@@ -251,7 +252,7 @@ type State struct {
 
 func (s *State) nodeOf(g int) string { return s.GPUs[g].Node }
 
-func (s *State) mayUse(i int) *GPUSet { return s.Pending[i].GPUs }
+func (s *State) request(i int) schedule.Request { return s.Pending[i].Request() }
 
 // Combo is a set of window jobs: bit i stands for window job i, and 0 means to wait. It is the thesis's virtual slot
 // and its action a ∈ {0 … 2^M−1}.
@@ -316,6 +317,7 @@ func NewWindowOf(dst []int, s *State, g, m int, starts func(*Job) bool) Window {
 		}
 		j := s.Pending[i]
 		j.Profile = j.On(&s.GPUs[g])
+		j.takesS = j.expectedS()
 		w.jobs = append(w.jobs, j)
 	}
 	return w

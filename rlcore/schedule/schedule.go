@@ -15,13 +15,9 @@ type List struct {
 	free  []float64 // by GPU
 	order [][]int   // by class: its GPUs, the one that is free first first, of equals the one of the lower index
 
-	// byNode has the GPUs of the last set on which a job of several GPUs was started, by node and in order, but for the
-	// stale nodes.
-	byNode [][]int
-	last   *GPUSet
-	known  bool // that there was such a job
-	stale  []int
+	// Scratch: the first nodes that fit a job of several GPUs, one node's GPUs, and what a job got.
 	fits   []nodeFit
+	onNode []int
 	got    []int
 }
 
@@ -31,18 +27,14 @@ type Cluster struct {
 	// Sets are sets of GPUs that jobs may come with, such as the partitions'. They divide GPUs into classes even if no
 	// present job uses them. At most mostGiven of them count.
 	Sets []*GPUSet
-	// ByNode: GPUs of two nodes are never of one class, since jobs come that need several GPUs of one node.
+	// ByNode: GPUs of two nodes are never of one class, since jobs come that need several GPUs of one node. Divide sets it
+	// where there are such jobs.
 	ByNode bool
 
-	node    []int
-	class   []int
-	nodes   int
+	class   []int // by GPU
 	classes int
+	onNode  [][]int // by node: its classes, where ByNode is set
 	common  []commonSet
-
-	numbers map[string]int // of nodes
-	marks   []mark         // by GPU
-	byMark  map[mark]int   // classes
 }
 
 // mark is what the GPUs of a class have in common: the common sets that they are in, as bits, and their node if GPUs
@@ -55,7 +47,6 @@ type mark struct {
 // commonSet is a set of GPUs that many jobs share.
 type commonSet struct {
 	*GPUSet
-	jobs    int
 	classes []int
 }
 
@@ -72,6 +63,8 @@ type Request struct {
 	Nodes   int     `json:"nodes,omitempty"`
 }
 
+func (r *Request) several() bool { return r.PerNode > 1 || r.Nodes > 1 }
+
 // mostSets bounds the sets of the jobs that divide GPUs into classes: a set counts if one job in mostSets has it.
 // mostGiven bounds Cluster.Sets: with the set of all GPUs, each has a bit in a mark.
 const (
@@ -79,37 +72,41 @@ const (
 	mostGiven = 64 - 1 - mostSets
 )
 
-// Divide divides n GPUs into classes, by Sets and the sets of the jobs. name is the name of a GPU's node.
-func (k *Cluster) Divide(n int, name func(g int) string, jobs int, set func(i int) *GPUSet) {
-	k.findCommon(jobs, set)
-	if k.numbers == nil {
-		k.numbers, k.byMark = map[string]int{}, map[mark]int{}
-	}
-	clear(k.numbers)
-	clear(k.byMark)
-	k.node, k.class, k.marks = resize(k.node, n), resize(k.class, n), resize(k.marks, n)
+// Divide divides n GPUs into classes, by Sets and the jobs' requests. name is the name of a GPU's node.
+func (k *Cluster) Divide(n int, name func(g int) string, jobs int, request func(i int) Request) {
+	k.findCommon(jobs, request)
+	marks := make([]mark, n)
+	nodes := map[string]int{}
 	for g := range n {
-		if k.node[g] = number(k.numbers, name(g)); k.ByNode {
-			k.marks[g].node = k.node[g]
+		if k.ByNode {
+			marks[g].node = number(nodes, name(g))
 		}
 	}
 	for i, set := range k.common {
 		for g := range set.Of(n) {
-			k.marks[g].sets |= 1 << i
+			marks[g].sets |= 1 << i
 		}
 	}
-	for g, mark := range k.marks {
-		known := len(k.byMark)
-		if k.class[g] = number(k.byMark, mark); k.class[g] < known {
+	k.class = make([]int, n)
+	k.onNode = make([][]int, len(nodes))
+	classes := map[mark]int{}
+	for g, mark := range marks {
+		known := len(classes)
+		class := number(classes, mark)
+		k.class[g] = class
+		if class < known {
 			continue
+		}
+		if k.ByNode {
+			k.onNode[mark.node] = append(k.onNode[mark.node], class)
 		}
 		for i := range k.common {
 			if mark.sets>>i&1 == 1 {
-				k.common[i].classes = append(k.common[i].classes, k.class[g])
+				k.common[i].classes = append(k.common[i].classes, class)
 			}
 		}
 	}
-	k.nodes, k.classes = len(k.numbers), len(k.byMark)
+	k.classes = len(classes)
 }
 
 // number returns the number of a key; a new key gets the next one.
@@ -125,38 +122,26 @@ func number[K comparable](numbers map[K]int, key K) int {
 // Rounding is the tolerance of sums of times, s.
 const Rounding = 1e-6
 
-// resize returns n zeros in s's storage.
-func resize[T any](s []T, n int) []T {
-	s = slices.Grow(s[:0], n)[:n]
-	clear(s)
-	return s
-}
-
-// findCommon finds the sets of a notable part of the jobs; the set of all GPUs and the given Sets are among them.
-func (k *Cluster) findCommon(jobs int, set func(i int) *GPUSet) {
-	all, at := commonSet{jobs: jobs}, 0
-	if len(k.common) > 0 {
-		all.classes = k.common[0].classes[:0]
-	}
-	sets := append(k.common[:0], all)
-	for _, s := range k.Sets[:min(len(k.Sets), mostGiven)] {
-		sets = append(sets, commonSet{GPUSet: s, jobs: jobs})
-	}
-	most := len(sets) + 4*mostSets
+// findCommon finds the sets of a notable part of the jobs, which the given Sets and the set of all GPUs always are, and
+// whether a job takes several GPUs.
+func (k *Cluster) findCommon(jobs int, request func(i int) Request) {
+	of := map[*GPUSet]int{}
 	for i := range jobs {
-		s := set(i)
-		if sets[at].GPUSet != s { // neighbours often share one
-			at = slices.IndexFunc(sets, func(c commonSet) bool { return c.GPUSet == s })
-		}
-		if at < 0 && len(sets) < most {
-			sets = append(sets, commonSet{GPUSet: s})
-			at = len(sets) - 1
-		}
-		if at = max(at, 0); at > 0 {
-			sets[at].jobs++
+		r := request(i)
+		of[r.GPUs]++
+		k.ByNode = k.ByNode || r.several()
+	}
+	k.common = []commonSet{{}}
+	for _, set := range k.Sets[:min(len(k.Sets), mostGiven)] {
+		delete(of, set)
+		k.common = append(k.common, commonSet{GPUSet: set})
+	}
+	delete(of, nil)
+	for set, n := range of {
+		if n*mostSets >= jobs {
+			k.common = append(k.common, commonSet{GPUSet: set})
 		}
 	}
-	k.common = slices.DeleteFunc(sets, func(c commonSet) bool { return c.jobs*mostSets < jobs })
 }
 
 // Alike reports whether two GPUs are of one class.
@@ -164,7 +149,8 @@ func (k *Cluster) Alike(a, b int) bool { return k.class[a] == k.class[b] }
 
 // Reset starts a schedule of a Cluster with the given free times.
 func (f *List) Reset(k *Cluster, free []float64) {
-	f.Cluster, f.free, f.known = k, append(f.free[:0], free...), false
+	f.Cluster = k
+	f.free = append(f.free[:0], free...)
 	f.order = slices.Grow(f.order[:0], k.classes)[:k.classes]
 	for c := range f.order {
 		f.order[c] = f.order[c][:0]
@@ -179,7 +165,8 @@ func (f *List) Reset(k *Cluster, free []float64) {
 
 // Copy makes f a copy of another schedule.
 func (f *List) Copy(of *List) {
-	f.Cluster, f.free, f.known = of.Cluster, append(f.free[:0], of.free...), false
+	f.Cluster = of.Cluster
+	f.free = append(f.free[:0], of.free...)
 	f.order = slices.Grow(f.order[:0], len(of.order))[:len(of.order)]
 	for c := range f.order {
 		f.order[c] = append(f.order[c][:0], of.order[c]...)
@@ -204,9 +191,6 @@ func (f *List) find(gpus []int, at float64, g int) int {
 
 // Set changes when GPU g is free.
 func (f *List) Set(g int, at float64) {
-	if f.known {
-		f.stale = append(f.stale, f.node[g])
-	}
 	gpus := f.order[f.class[g]]
 	from := f.find(gpus, f.free[g], g)
 	f.free[g] = at
@@ -244,63 +228,54 @@ func (f *List) first(set *GPUSet) int {
 // start returns when the job starts, and its GPUs, valid until the next call; +Inf = never. A job of several GPUs gets
 // them at once, on the first nodes with enough.
 func (f *List) start(r Request) (at float64, gpus []int) {
-	perNode, nodes := max(1, r.PerNode), max(1, r.Nodes)
 	f.got = f.got[:0]
-	if perNode*nodes == 1 {
+	if !r.several() {
 		if g := f.first(r.GPUs); g >= 0 {
 			f.got = append(f.got, g)
 			return f.free[g], f.got
 		}
 		return math.Inf(1), nil
 	}
-	f.divideByNode(r.GPUs)
+	perNode, nodes := max(1, r.PerNode), max(1, r.Nodes)
 	f.fits = f.fits[:0]
-	for k, all := range f.byNode {
-		if len(all) < perNode {
+	for node := range f.Cluster.onNode {
+		all := f.nodeGPUs(node, r.GPUs)
+		if len(all) < perNode || math.IsInf(f.free[all[perNode-1]], 1) {
 			continue
 		}
-		fit := nodeFit{k, f.free[all[perNode-1]]}
-		switch {
-		case math.IsInf(fit.at, 1):
-		case nodes == 1 && len(f.fits) == 1:
-			if fit.at < f.fits[0].at {
-				f.fits[0] = fit
-			}
-		default:
-			f.fits = append(f.fits, fit)
+		fit := nodeFit{node, f.free[all[perNode-1]]}
+		i := len(f.fits)
+		for i > 0 && f.fits[i-1].at > fit.at {
+			i--
+		}
+		if i < nodes {
+			f.fits = slices.Insert(f.fits[:min(len(f.fits), nodes-1)], i, fit)
 		}
 	}
 	if len(f.fits) < nodes {
 		return math.Inf(1), nil
 	}
-	slices.SortStableFunc(f.fits, func(a, b nodeFit) int { return cmp.Compare(a.at, b.at) })
-	for _, fit := range f.fits[:nodes] {
-		f.got = append(f.got, f.byNode[fit.node][:perNode]...)
-		at = max(at, fit.at)
+	for _, fit := range f.fits {
+		f.got = append(f.got, f.nodeGPUs(fit.node, r.GPUs)[:perNode]...)
+		at = fit.at
 	}
 	return at, f.got
 }
 
-// divideByNode brings byNode up to date for a set of GPUs.
-func (f *List) divideByNode(set *GPUSet) {
-	if f.known && f.last == set {
-		for _, k := range f.stale {
-			slices.SortFunc(f.byNode[k], f.compare)
+// nodeGPUs returns the GPUs of a set on a node, the one that is free first first, valid until the next call.
+func (f *List) nodeGPUs(node int, set *GPUSet) []int {
+	f.onNode = f.onNode[:0]
+	for _, class := range f.Cluster.onNode[node] {
+		for _, g := range f.order[class] {
+			if set.Has(g) {
+				f.onNode = append(f.onNode, g)
+			}
 		}
-		f.stale = f.stale[:0]
-		return
 	}
-	f.known, f.last, f.stale = true, set, f.stale[:0]
-	f.byNode = slices.Grow(f.byNode[:0], f.nodes)[:f.nodes]
-	for k := range f.byNode {
-		f.byNode[k] = f.byNode[k][:0]
+	if len(f.Cluster.onNode[node]) > 1 {
+		slices.SortFunc(f.onNode, f.compare)
 	}
-	for g := range set.Of(len(f.free)) {
-		f.byNode[f.node[g]] = append(f.byNode[f.node[g]], g)
-	}
-	for _, all := range f.byNode {
-		slices.SortFunc(all, f.compare)
-	}
+	return f.onNode
 }
 
 // Run gives the job its GPUs for so many seconds, and returns when it starts; +Inf = never.

@@ -72,10 +72,7 @@ func TestScheduleIsListScheduling(t *testing.T) {
 			})
 		}
 		var k Cluster
-		k.Divide(n, func(g int) string { return names[g] }, len(jobs), func(i int) *GPUSet { return jobs[i].GPUs })
-		if !slices.Equal(k.node, node) {
-			t.Fatalf("nodes %v are %v", names, k.node)
-		}
+		k.Divide(n, func(g int) string { return names[g] }, len(jobs), func(i int) Request { return jobs[i] })
 		var f, before List
 		before.Reset(&k, free)
 		f.Copy(&before)

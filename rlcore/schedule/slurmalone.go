@@ -474,7 +474,7 @@ func (p *SlurmAlone) schedule() {
 	}
 	p.stale = false
 	p.drawn = !slices.ContainsFunc(p.begun, (*aloneJob).differs) && !slices.ContainsFunc(p.queue, (*aloneJob).differs)
-	p.cluster.Divide(len(p.gpus), p.nodeOf, len(p.queue), func(i int) *GPUSet { return p.queue[i].GPUs })
+	p.cluster.Divide(len(p.gpus), p.nodeOf, len(p.queue), func(i int) Request { return p.queue[i].Request })
 	p.behind(&p.sched, func(x *aloneJob) float64 { return x.EndS })
 	for _, x := range p.queue {
 		at, gpus := p.sched.Run(x.Request, p.StartupS+x.TakesS)

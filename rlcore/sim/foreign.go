@@ -68,7 +68,7 @@ func (s *Sim) startNextForeign() bool {
 		return false
 	}
 	t.cluster.Divide(len(s.devs), s.cfg.node, len(s.state.Pending),
-		func(i int) *rlcore.GPUSet { return s.state.Pending[i].GPUs })
+		func(i int) schedule.Request { return s.state.Pending[i].Request() })
 	t.list.Reset(&t.cluster, t.freeS)
 	foreign := t.pending
 	for p := 0; idle > 0 && foreign > 0; p++ {
