@@ -11,8 +11,7 @@ type company struct {
 
 	profiles []*Profile // of a group: all members, or the ones that haven't ended
 	pred     []Prediction
-	there    []int     // of ends: the members that haven't ended
-	left     []float64 // of ends: their solo work, s
+	there    []*member // of ends: the members that haven't ended
 }
 
 // member is a job on a GPU, and what is expected of it there. Times are in s, times to come are from now.
@@ -26,7 +25,25 @@ type member struct {
 	asIsS    float64 // when it ends if no job joins; 0 = it is one that joins
 	endS     float64 // when it ends
 	roomS    float64 // by how much co-runners may delay it
-	track
+
+	slowest float64 // largest slowdown that the guard allows for
+	lo, hi  float64 // solo work done, at least and at most; fits moves both on
+	spare   float64 // memory that it may take beyond its need, MiB
+	top     int     // index in its series of the most memory between lo and hi
+	seen    int     // last index that was looked at
+	toDoS   float64 // of ends: solo work that is left at the moment
+}
+
+// newMember returns a job that is on a GPU or joins. The progress so far is predicted, not measured, but no job was ever
+// faster than alone. Beyond LongestS it counts as slower than predicted, so that its memory counts.
+func newMember(j *Job, doneS, elapsedS float64) member {
+	x := member{Job: j, elapsedS: elapsedS, doneS: doneS, slowest: 1}
+	if j.Profile != nil {
+		doneS = Believed(doneS, j.Profile.LongestS())
+	}
+	x.lo = doneS*(1-paceError) - slackS
+	x.hi = min(doneS*(1+paceError), max(elapsedS, doneS)) + slackS
+	return x
 }
 
 // gather sets the company to running jobs.
@@ -34,9 +51,7 @@ func (m *company) gather(r *Rules, running []Running) {
 	m.members = m.members[:0]
 	for i := range running {
 		x := &running[i]
-		one := member{
-			Job: &x.Job, elapsedS: x.ElapsedS, doneS: x.DoneS, track: newTrack(x.Profile, x.DoneS, x.ElapsedS),
-		}
+		one := newMember(&x.Job, x.DoneS, x.ElapsedS)
 		if x.Profile != nil && x.MemLimitMiB > 0 {
 			one.spare = max(0, x.MemLimitMiB-x.Profile.NeedMiB(r.margin()))
 		}
@@ -159,7 +174,6 @@ func (m *company) keepsLimits(r *Rules, spec *GPUSpec, nowS float64) bool {
 // The members slow each other by the most that is allowed for of the remaining ones. An unknown job runs alone.
 func (m *company) ends(r *Rules, spec *GPUSpec) (freeS float64) {
 	m.there = m.there[:0]
-	m.left = m.left[:0]
 	m.profiles = m.profiles[:0]
 	for i := range m.members {
 		x := &m.members[i]
@@ -168,8 +182,8 @@ func (m *company) ends(r *Rules, spec *GPUSpec) (freeS float64) {
 			freeS = max(freeS, x.endS)
 			continue
 		}
-		m.there = append(m.there, i)
-		m.left = append(m.left, x.leftS)
+		x.toDoS = x.leftS
+		m.there = append(m.there, x)
 		m.profiles = append(m.profiles, x.Profile)
 	}
 	for t := 0.0; len(m.there) > 0; {
@@ -180,19 +194,18 @@ func (m *company) ends(r *Rules, spec *GPUSpec) (freeS float64) {
 		for k := range m.pred {
 			slow := r.slowest(&m.pred[k], len(m.there))
 			m.pred[k].Slowdown = slow
-			if endS := max(0, m.left[k]) * slow; endS < step {
+			if endS := max(0, m.there[k].toDoS) * slow; endS < step {
 				step = endS
 				first = k
 			}
 		}
 		t += step
-		for k := range m.pred {
-			m.left[k] = max(0, m.left[k]-step/m.pred[k].Slowdown)
+		for k, x := range m.there {
+			x.toDoS = max(0, x.toDoS-step/m.pred[k].Slowdown)
 		}
-		m.members[m.there[first]].endS = t
+		m.there[first].endS = t
 		freeS = max(freeS, t)
 		m.there = slices.Delete(m.there, first, first+1)
-		m.left = slices.Delete(m.left, first, first+1)
 		m.profiles = slices.Delete(m.profiles, first, first+1)
 	}
 	return freeS

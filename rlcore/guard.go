@@ -60,7 +60,7 @@ func (g *Guard) Check(w *Window, c Combo) Veto {
 	for i := range w.Jobs {
 		if c.Has(i) {
 			j := w.Job(i)
-			m.members = append(m.members, member{Job: j, joins: true, track: newTrack(j.Profile, 0, 0)})
+			m.members = append(m.members, newMember(j, 0, 0))
 			ownCPUs, ownMem := j.Host(n)
 			cpus += ownCPUs
 			hostMem += ownMem

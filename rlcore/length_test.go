@@ -163,8 +163,8 @@ func TestARunThatGoesOnIsALongOne(t *testing.T) {
 		if left := r.LeftS(); left < c.least || left > c.most {
 			t.Errorf("standard deviation %v: %v s are left", c.sd, left)
 		}
-		track := newTrack(p, r.DoneS, r.ElapsedS)
-		must.Equal(t, track.most(1), 500, "MiB, standard deviation %v", c.sd)
+		m := newMember(&r.Job, r.DoneS, r.ElapsedS)
+		must.Equal(t, m.most(1), 500, "MiB, standard deviation %v", c.sd)
 	}
 }
 

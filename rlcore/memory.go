@@ -22,43 +22,23 @@ func Believed(done, duration float64) float64 {
 	return duration * duration / done
 }
 
-// track bounds one member's position in its run over the coming time, in seconds of solo work.
-type track struct {
-	p       *Profile
-	lo, hi  float64 // position at least, at most
-	slowest float64 // largest slowdown that the guard allows for
-	spare   float64 // memory that it may take beyond its need, MiB
-	top     int     // index of the most memory in the window that most looked at last
-	seen    int     // last index of that window
-}
-
-// newTrack starts a track, with p = nil for an unknown job. The progress so far is predicted, not measured, but a
-// member was never faster than alone. Beyond LongestS it counts as slower than predicted, so that its memory counts.
-func newTrack(p *Profile, done, elapsed float64) track {
-	if p != nil {
-		done = Believed(done, p.LongestS())
-	}
-	most := min(done*(1+paceError), max(elapsed, done))
-	return track{p: p, slowest: 1, lo: done*(1-paceError) - slackS, hi: most + slackS}
-}
-
 // most returns the most memory that the member may hold during the next step seconds, MiB. Its window of the series
 // moves only forward, so what the last call looked at is looked at again only if its maximum has left the window.
-func (tr *track) most(step float64) float64 {
-	if tr.lo >= tr.p.LongestS() {
+func (x *member) most(step float64) float64 {
+	if x.lo >= x.Profile.LongestS() {
 		return 0 // ended even at its slowest
 	}
-	series := tr.p.Series
-	if first := tr.p.Index(tr.lo); tr.top < first {
-		tr.top, tr.seen = first, first
+	series := x.Profile.Series
+	if first := x.Profile.Index(x.lo); x.top < first {
+		x.top, x.seen = first, first
 	}
-	for last := tr.p.Index(tr.hi + step); tr.seen < last; {
-		tr.seen++
-		if series[tr.seen].MemMiB >= series[tr.top].MemMiB {
-			tr.top = tr.seen
+	for last := x.Profile.Index(x.hi + step); x.seen < last; {
+		x.seen++
+		if series[x.seen].MemMiB >= series[x.top].MemMiB {
+			x.top = x.seen
 		}
 	}
-	return series[tr.top].MemMiB + tr.spare
+	return series[x.top].MemMiB + x.spare
 }
 
 // leastMargin is the smallest margin, regardless of the setting: a limit that is too low fails an innocent job. It is
@@ -124,20 +104,20 @@ func (m *company) fits(limit float64) bool {
 	step := math.Inf(1)
 	end := 0.0
 	for i := range m.members {
-		tr := &m.members[i].track
-		step = min(step, tr.p.PeriodS)
-		end = max(end, (tr.p.LongestS()-tr.lo)*tr.slowest)
+		x := &m.members[i]
+		step = min(step, x.Profile.PeriodS)
+		end = max(end, (x.Profile.LongestS()-x.lo)*x.slowest)
 	}
 	step = max(step, end/maxMoments)
 	for left := true; left; {
 		sum := 0.0
 		left = false
 		for i := range m.members {
-			tr := &m.members[i].track
-			sum += tr.most(step)
-			left = left || tr.lo < tr.p.LongestS()
-			tr.lo += step / tr.slowest
-			tr.hi += step
+			x := &m.members[i]
+			sum += x.most(step)
+			left = left || x.lo < x.Profile.LongestS()
+			x.lo += step / x.slowest
+			x.hi += step
 		}
 		if sum > limit {
 			return false
@@ -150,7 +130,7 @@ func (m *company) fits(limit float64) bool {
 func (m *company) peaks() float64 {
 	sum := 0.0
 	for i := range m.members {
-		sum += m.members[i].p.peakMiB() + m.members[i].spare
+		sum += m.members[i].Profile.peakMiB() + m.members[i].spare
 	}
 	return sum
 }

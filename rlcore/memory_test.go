@@ -140,7 +140,7 @@ func TestProcessesAreClients(t *testing.T) {
 	}
 }
 
-// A track's window grows and moves on, and its most memory stays the window's largest.
+// The window of a member's progress grows and moves on, and its most memory stays the window's largest.
 func TestMostOfAWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := &Profile{PeriodS: rapid.Float64Range(0.5, 3).Draw(t, "period")}
@@ -148,15 +148,15 @@ func TestMostOfAWindow(t *testing.T) {
 			p.Series = append(p.Series, Use{MemMiB: mib})
 		}
 		p.DurationS = float64(len(p.Series)) * p.PeriodS
-		tr := newTrack(p, rapid.Float64Range(0, p.DurationS).Draw(t, "done"), 0)
+		m := newMember(&Job{Profile: p}, rapid.Float64Range(0, p.DurationS).Draw(t, "done"), 0)
 		step, slowest := rapid.Float64Range(0.1, 4).Draw(t, "step"), rapid.Float64Range(1, 3).Draw(t, "slowest")
-		for ; tr.lo < p.LongestS(); tr.lo, tr.hi = tr.lo+step/slowest, tr.hi+step {
+		for ; m.lo < p.LongestS(); m.lo, m.hi = m.lo+step/slowest, m.hi+step {
 			want := 0.0
-			for _, u := range p.Series[p.Index(tr.lo) : p.Index(tr.hi+step)+1] {
+			for _, u := range p.Series[p.Index(m.lo) : p.Index(m.hi+step)+1] {
 				want = max(want, u.MemMiB)
 			}
-			if got := tr.most(step); got != want {
-				t.Fatalf("%g of %g to %g s: %g MiB, want %g", step, tr.lo, tr.hi, got, want)
+			if got := m.most(step); got != want {
+				t.Fatalf("%g of %g to %g s: %g MiB, want %g", step, m.lo, m.hi, got, want)
 			}
 		}
 	})

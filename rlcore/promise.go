@@ -31,11 +31,10 @@ const (
 // are Slurm's to place, so beside them it holds nearly. Where a prediction was wrong and a due is lost, no decision
 // makes the job end later than going on plainly would, plus its grace.
 type promise struct {
-	on      bool
-	cards   []company     // by GPU: the running jobs
-	claimed []string      // by GPU: the foreign job that has its turn there now
-	gets    []bool        // by GPU: some job of the queue gets it
-	next    []nextForeign // by GPU: the first foreign job that gets it
+	on    bool
+	cards []company     // by GPU: the running jobs
+	gets  []bool        // by GPU: some job of the queue gets it
+	next  []nextForeign // by GPU: the first foreign job that gets it
 
 	cluster schedule.Cluster
 	now     schedule.List // as things are
@@ -78,8 +77,9 @@ const (
 
 // nextForeign is the first foreign job of the queue that gets a GPU if all go on plainly.
 type nextForeign struct {
-	foreign int     // its index in State.Pending, −1 = no foreign job gets the GPU
-	fromS   float64 // when it starts, s from now
+	id    string  // "" = no foreign job gets the GPU
+	at    int     // its index in State.Pending
+	fromS float64 // when it starts, s from now
 }
 
 // Begin makes the list schedule of a State, and notes in its pending jobs when each starts if all go on plainly, and
@@ -88,7 +88,6 @@ func (g *Guard) Begin(s *State) {
 	p := &g.promise
 	p.on = !g.Bare && slices.ContainsFunc(s.Pending, func(j Job) bool { return j.PlainEndS > 0 })
 	p.cards = append(p.cards, make([]company, max(0, len(s.GPUs)-len(p.cards)))...)[:len(s.GPUs)]
-	p.claimed = resize(p.claimed, len(s.GPUs))
 	p.gets = resize(p.gets, len(s.GPUs))
 	p.free = resize(p.free, len(s.GPUs))
 	p.cluster.Sets = s.Sets
@@ -109,7 +108,7 @@ func (g *Guard) Begin(s *State) {
 	p.queue.reset(&p.now)
 	p.trial.Copy(&p.now)
 	foreign := false
-	p.next = slices.Repeat([]nextForeign{{foreign: -1}}, len(s.GPUs))
+	p.next = resize(p.next, len(s.GPUs))
 	for i := range s.Pending {
 		j := &s.Pending[i]
 		j.turn = turn{takesS: j.expectedS()}
@@ -125,11 +124,8 @@ func (g *Guard) Begin(s *State) {
 		}
 		for _, k := range on {
 			p.gets[k] = true
-			if j.Foreign && startS <= rounding {
-				p.claimed[k] = j.ID
-			}
-			if j.Foreign && p.next[k].foreign < 0 {
-				p.next[k] = nextForeign{i, startS}
+			if j.Foreign && p.next[k].id == "" {
+				p.next[k] = nextForeign{j.ID, i, startS}
 			}
 		}
 		foreign = foreign || j.Foreign
@@ -179,7 +175,12 @@ func (g *Guard) FreeInS(k int) (s float64) {
 }
 
 // Claimed returns the ID of the foreign job that has its turn on GPU k now, "" = none. Begin sets it.
-func (g *Guard) Claimed(k int) string { return g.promise.claimed[k] }
+func (g *Guard) Claimed(k int) string {
+	if next := &g.promise.next[k]; next.fromS <= rounding {
+		return next.id
+	}
+	return ""
+}
 
 // Spare reports whether no job of the queue gets GPU k if all jobs go on plainly. Begin sets it.
 func (g *Guard) Spare(k int) bool { return !g.promise.gets[k] }
@@ -303,18 +304,13 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 // leavesForeign reports whether c leaves the GPU to the foreign job that gets it next, as Slurm's backfill does where
 // nothing else is promised: jobs behind that job may join if the GPU is free when it starts.
 func (p *promise) leavesForeign(r *Rules, w *Window, c Combo) bool {
-	if w.GPU >= len(p.next) || p.next[w.GPU].foreign < 0 {
-		return true
-	}
-	next := p.next[w.GPU]
-	behind := false
+	next := &p.next[w.GPU]
 	for i, at := range w.Jobs {
-		behind = behind || c.Has(i) && at > next.foreign
+		if next.id != "" && c.Has(i) && at > next.at {
+			return p.join(r, w, c) <= next.fromS+rounding
+		}
 	}
-	if !behind {
-		return true
-	}
-	return p.join(r, w, c) <= next.fromS+rounding
+	return true
 }
 
 // queueKeeps reports whether the jobs that c leaves have their turn in time if the GPU is free at freeS. It follows
