@@ -64,7 +64,6 @@ type aloneJob struct {
 
 	seenS  float64 // TakesS as it was last seen, 0 = not since a restart
 	came   int     // of equals, the one that came first goes first
-	goesOn bool    // it should have ended
 	earlyS float64 // of a job of the queue; see EarlyS
 }
 
@@ -275,7 +274,6 @@ func (p *SlurmAlone) Ended(nowS float64, ends ...End) []float64 {
 		x.Over = true
 		x.OverS = nowS
 		x.Runs = true
-		x.goesOn = false
 		if took > 0 && math.Abs(took-x.TakesS) > Rounding {
 			x.TakesS, p.stale = took, true
 		}
@@ -395,36 +393,22 @@ func (p *SlurmAlone) begin(nowS float64) {
 	p.schedule()
 	p.nowS = max(p.nowS, nowS)
 	p.foretell()
-	held := map[int]bool{} // GPUs
-	goOn := func(x *aloneJob) {
-		if p.goOn(x) {
-			for _, g := range x.On {
-				held[g] = true
-			}
-		}
-	}
-	for _, x := range p.begun {
-		goOn(x)
-	}
 	waits := p.queue[:0]
 	for _, x := range p.queue {
-		if x.Over && p.nowS-x.OverS > behindS {
+		switch {
+		case x.Over && p.nowS-x.OverS > behindS:
 			delete(p.jobs, x.ID)
-			continue
-		}
-		// At this very moment another job may still come before it.
-		if x.StartS >= p.nowS || slices.ContainsFunc(x.On, func(g int) bool { return held[g] }) {
+		case x.StartS >= p.nowS: // at this very moment another job may still come before it
 			waits = append(waits, x)
-			continue
+		default:
+			x.Place = begun
+			p.begun = append(p.begun, x)
 		}
-		x.Place = begun
-		p.begun = append(p.begun, x)
-		goOn(x)
 	}
 	clear(p.queue[len(waits):])
 	p.queue, p.stale = waits, true
 	p.begun = slices.DeleteFunc(p.begun, func(x *aloneJob) bool {
-		if x.EndS > p.nowS || x.goesOn {
+		if x.EndS > p.nowS {
 			return false
 		}
 		x.Place = past
@@ -445,26 +429,6 @@ func (p *SlurmAlone) foretell() {
 			x.EndS = p.endOf(x, x.StartS)
 		}
 	}
-}
-
-// goOn reports whether a job that should have ended still runs: it has done all the expected work, and has not really
-// ended.
-func (p *SlurmAlone) goOn(x *aloneJob) bool {
-	x.goesOn = false
-	if p.DoneS == nil || x.Over || !x.Runs || x.EndS > p.nowS {
-		return false
-	}
-	// Its work at its plain end, at the least: a job does no more than a second of work a second.
-	over := p.nowS - x.EndS
-	if p.DoneS(x.ID)-over < x.TakesS-Rounding {
-		return false
-	}
-	x.goesOn = true
-	if over > Rounding {
-		x.TakesS += over
-		x.EndS = p.nowS
-	}
-	return true
 }
 
 // schedule schedules the queue again if needed: each job gets the GPUs that are free first.

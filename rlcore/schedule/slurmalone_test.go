@@ -41,24 +41,26 @@ func TestPlain(t *testing.T) {
 	must.Equal(t, p.FreeS(nil, 90)[0], 195, "when the GPU is free")
 }
 
-// A job that goes on longer than expected would do so on plain Slurm, and those behind it would wait.
+// A job that goes on longer than its application's runs do on average would do so on plain Slurm, and those behind it
+// would wait.
 func TestPlainOverrun(t *testing.T) {
 	p := NewSlurmAlone("0", "1")
-	done := map[string]float64{}
-	p.DoneS = func(id string) float64 { return done[id] }
-	a, b := job("a", 2, 0, 100), job("b", 2, 0, 50)
-	for _, j := range []Job{a, b, job("c", 1, 0, 100), job("d", 0, 0, 10)} {
+	done := 0.0
+	p.DoneS = func(string) float64 { return done }
+	a := job("a", 2, 0, 100)
+	a.LengthS = func(doneS, _ float64) (float64, float64) { return max(100, doneS+10), 0 }
+	for _, j := range []Job{a, job("b", 2, 0, 50), job("c", 1, 0, 100), job("d", 0, 0, 10)} {
 		p.Add(j, 0)
 	}
-	p.Runs(a, []int{0}, 0, 0)
-	p.Runs(b, []int{1}, 0, 0) // c has its GPU from 50 s on, d a's from 100 s on
-	done["a"], done["b"] = 120, 50
-	p.Ended(120, End{"b", 50})
-	must.Equal(t, p.EndS("c"), 150, "the end of c")
-	must.Equal(t, p.EndS("d"), 130, "the end of d: a still has its GPU at 120 s")
-	done["a"] = 140
-	p.Add(job("e", 0, 140, 10), 140)
-	must.Equal(t, p.EndS("d"), 150, "the end of d")
+	p.Runs(a, []int{0}, 0, 0) // c has b's GPU from 50 s on, d a's from 100 s on
+	for done < 140 {
+		done += 5
+		p.Wait(nil, done)
+		free := max(100, done+10)
+		must.Equal(t, p.EndS("a"), free, "the end of a after %v s", done)
+		must.Equal(t, p.EndS("c"), 150, "the end of c after %v s", done)
+		must.Equal(t, p.EndS("d"), free+10, "the end of d after %v s: a still has its GPU", done)
+	}
 	must.Equal(t, p.Ended(145, End{"a", 145})[0], 145, "a's plain end")
 	must.Equal(t, p.EndS("d"), 155, "the end of d")
 }
