@@ -175,8 +175,8 @@ func (f *List) Copy(of *List) {
 
 func (f *List) compare(a, b int) int { return cmp.Or(cmp.Compare(f.free[a], f.free[b]), a-b) }
 
-// find returns the place in sorted GPUs of GPU g if it is free at the given time. Plans spend most of their time here.
-func (f *List) find(gpus []int, at float64, g int) int {
+// place returns the place in sorted GPUs of GPU g if it is free at the given time. Plans spend most of their time here.
+func (f *List) place(gpus []int, at float64, g int) int {
 	from, to := 0, len(gpus)
 	for from < to {
 		mid := (from + to) / 2
@@ -192,12 +192,12 @@ func (f *List) find(gpus []int, at float64, g int) int {
 // Set changes when GPU g is free.
 func (f *List) Set(g int, at float64) {
 	gpus := f.order[f.class[g]]
-	from := f.find(gpus, f.free[g], g)
+	from := f.place(gpus, f.free[g], g)
 	f.free[g] = at
-	to := f.find(gpus[from+1:], at, g)
+	to := f.place(gpus[from+1:], at, g)
 	copy(gpus[from:], gpus[from+1:from+1+to])
 	if to += from; to == from {
-		to = f.find(gpus[:from], at, g)
+		to = f.place(gpus[:from], at, g)
 		copy(gpus[to+1:from+1], gpus[to:from])
 	}
 	gpus[to] = g
@@ -225,16 +225,15 @@ func (f *List) first(set *GPUSet) int {
 	return at
 }
 
-// start returns when the job starts, and its GPUs, valid until the next call; +Inf = never. A job of several GPUs gets
-// them at once, on the first nodes with enough.
-func (f *List) start(r Request) (at float64, gpus []int) {
+// find puts into got the GPUs on which the job starts, none if it never does. A job of several GPUs gets them at once,
+// on the first nodes with enough.
+func (f *List) find(r Request) {
 	f.got = f.got[:0]
 	if !r.several() {
 		if g := f.first(r.GPUs); g >= 0 {
 			f.got = append(f.got, g)
-			return f.free[g], f.got
 		}
-		return math.Inf(1), nil
+		return
 	}
 	perNode, nodes := max(1, r.PerNode), max(1, r.Nodes)
 	f.fits = f.fits[:0]
@@ -253,13 +252,22 @@ func (f *List) start(r Request) (at float64, gpus []int) {
 		}
 	}
 	if len(f.fits) < nodes {
-		return math.Inf(1), nil
+		return
 	}
 	for _, fit := range f.fits {
 		f.got = append(f.got, f.nodeGPUs(fit.node, r.GPUs)[:perNode]...)
-		at = fit.at
 	}
-	return at, f.got
+}
+
+// startS is when all GPUs of got are free; +Inf if there are none.
+func (f *List) startS() float64 {
+	at := math.Inf(1)
+	for i, g := range f.got {
+		if i == 0 || f.free[g] > at {
+			at = f.free[g]
+		}
+	}
+	return at
 }
 
 // nodeGPUs returns the GPUs of a set on a node, the one that is free first first, valid until the next call.
@@ -280,50 +288,48 @@ func (f *List) nodeGPUs(node int, set *GPUSet) []int {
 
 // Run gives the job its GPUs for so many seconds, and returns when it starts; +Inf = never.
 func (f *List) Run(r Request, takes float64) (at float64, gpus []int) {
-	at, gpus = f.start(r)
-	for _, g := range gpus {
-		f.Set(g, at+takes)
-	}
-	return at, gpus
+	f.find(r)
+	return f.take(takes)
 }
 
-// RunLike is Run on the first free GPUs of the classes of the given ones, if the job starts by byS there. If a job runs
-// in the same classes in two schedules, the schedule with the earlier free times stays earlier.
-func (f *List) RunLike(on []int, byS float64, r Request, takes float64) (at float64, gpus []int) {
-	if !f.like(on, r.GPUs) {
-		return f.Run(r, takes)
-	}
-	for _, g := range f.got {
-		at = max(at, f.free[g])
-	}
-	if at > byS+Rounding || math.IsInf(at, 1) {
-		return f.Run(r, takes)
-	}
+// take gives the job the GPUs of got.
+func (f *List) take(takes float64) (at float64, gpus []int) {
+	at = f.startS()
 	for _, g := range f.got {
 		f.Set(g, at+takes)
 	}
 	return at, f.got
 }
 
-// like puts into got, for each of the given GPUs, the first one of a set that is free in its class, and reports whether
-// there are such. Where a class has GPUs of several nodes it finds single ones alone.
-func (f *List) like(on []int, set *GPUSet) bool {
+// RunLike is Run on the first free GPUs of the classes of the given ones, if the job starts by byS there. If a job runs
+// in the same classes in two schedules, the schedule with the earlier free times stays earlier.
+func (f *List) RunLike(on []int, byS float64, r Request, takes float64) (at float64, gpus []int) {
+	f.findLike(on, r.GPUs)
+	if at := f.startS(); at > byS+Rounding || math.IsInf(at, 1) {
+		f.find(r)
+	}
+	return f.take(takes)
+}
+
+// findLike puts into got, for each of the given GPUs, the first one of a set that is free in its class, none if there is
+// none for one of them. Where a class has GPUs of several nodes it finds single ones alone.
+func (f *List) findLike(on []int, set *GPUSet) {
 	f.got = f.got[:0]
 	if len(on) > 1 && !f.ByNode {
-		return false
+		return
 	}
 	for _, like := range on {
-		if like >= len(f.class) {
-			return false
+		var of []int
+		if like < len(f.class) {
+			of = f.order[f.class[like]]
 		}
-		of := f.order[f.class[like]]
 		i := slices.IndexFunc(of, func(g int) bool { return set.Has(g) && !slices.Contains(f.got, g) })
 		if i < 0 {
-			return false
+			f.got = f.got[:0]
+			return
 		}
 		f.got = append(f.got, of[i])
 	}
-	return len(f.got) > 0
 }
 
 // GPUs returns how many GPUs there are.

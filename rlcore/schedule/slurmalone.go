@@ -169,12 +169,9 @@ func (p *SlurmAlone) SetGPUs(gpus []string, nowS float64) {
 func (p *SlurmAlone) Add(j Job, nowS float64) {
 	p.restored = false
 	p.begin(nowS)
-	if p.jobs[j.ID] != nil {
-		return
+	if p.jobs[j.ID] == nil {
+		p.wait([]Job{j})
 	}
-	x := p.newJob(j)
-	at, _ := slices.BinarySearchFunc(p.queue, x, byPriority)
-	p.queue, p.stale = slices.Insert(p.queue, at, x), true
 }
 
 func (p *SlurmAlone) newJob(j Job) *aloneJob {
@@ -491,23 +488,25 @@ func (p *SlurmAlone) EarlyS(id string) float64 {
 }
 
 func (p *SlurmAlone) draw(k int) {
-	endOf := func(x *aloneJob, startS float64) float64 {
-		if x.LengthS == nil || x.Over {
-			return p.endOf(x, startS)
-		}
-		done := 0.0
-		if p.DoneS != nil && x.Runs {
-			done = p.DoneS(x.ID)
-		}
-		_, s := x.LengthS(done, math.Mod(float64(x.came)*golden+float64(k)/draws, 1))
-		return startS + p.StartupS + s
-	}
 	var f List
-	p.behind(&f, func(x *aloneJob) float64 { return endOf(x, x.StartS) })
+	p.behind(&f, func(x *aloneJob) float64 { return x.StartS + p.StartupS + p.drawnS(x, k) })
 	for _, x := range p.queue {
-		at, _ := f.Run(x.Request, endOf(x, 0))
+		at, _ := f.Run(x.Request, p.StartupS+p.drawnS(x, k))
 		x.earlyS += (x.StartS - at) / draws
 	}
+}
+
+// drawnS is how long a job runs in a drawn schedule, s.
+func (p *SlurmAlone) drawnS(x *aloneJob, k int) float64 {
+	if x.LengthS == nil || x.Over {
+		return x.TakesS
+	}
+	done := 0.0
+	if p.DoneS != nil && x.Runs {
+		done = p.DoneS(x.ID)
+	}
+	_, s := x.LengthS(done, math.Mod(float64(x.came)*golden+float64(k)/draws, 1))
+	return s
 }
 
 func byPriority(a, b *aloneJob) int {
