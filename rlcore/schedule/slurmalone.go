@@ -102,24 +102,31 @@ func (p *SlurmAlone) Clone() *SlurmAlone {
 	c.jobs = make(map[string]*aloneJob, len(p.jobs))
 	c.sched = List{}
 	c.cluster = Cluster{}
-	c.stale = true
+	c.queue = nil
+	c.begun = nil
 	for id, x := range p.jobs {
 		one := *x
 		one.On = slices.Clone(x.On)
 		c.jobs[id] = &one
 	}
-	c.queue = c.own(p.queue)
-	c.begun = c.own(p.begun)
+	c.arrange()
 	return &c
 }
 
-// own returns the schedule's own jobs of the same IDs.
-func (p *SlurmAlone) own(of []*aloneJob) []*aloneJob {
-	out := make([]*aloneJob, len(of))
-	for i, x := range of {
-		out[i] = p.jobs[x.ID]
+// arrange fills queue and begun with the jobs that belong there. The queue is to be scheduled again.
+func (p *SlurmAlone) arrange() {
+	p.stale = true
+	p.queue = p.queue[:0]
+	p.begun = p.begun[:0]
+	for _, x := range p.jobs {
+		switch x.Place {
+		case queued:
+			p.queue = append(p.queue, x)
+		case begun:
+			p.begun = append(p.begun, x)
+		}
 	}
-	return out
+	slices.SortFunc(p.queue, byPriority)
 }
 
 // mostAhead is how far the clock may go back, s, before the schedule is reset.
@@ -324,22 +331,14 @@ func (p *SlurmAlone) endOf(x *aloneJob, startS float64) float64 {
 
 // Remove removes jobs that will not run: they were cancelled or are held, say.
 func (p *SlurmAlone) Remove(nowS float64, ids ...string) {
-	gone := map[*aloneJob]bool{}
-	for _, id := range ids {
-		if x := p.jobs[id]; x != nil {
-			gone[x] = true
-		}
-	}
-	if len(gone) == 0 {
+	if !slices.ContainsFunc(ids, func(id string) bool { return p.jobs[id] != nil }) {
 		return
 	}
 	p.begin(nowS)
-	for x := range gone {
-		delete(p.jobs, x.ID)
+	for _, id := range ids {
+		delete(p.jobs, id)
 	}
-	p.queue = slices.DeleteFunc(p.queue, func(x *aloneJob) bool { return gone[x] })
-	p.begun = slices.DeleteFunc(p.begun, func(x *aloneJob) bool { return gone[x] })
-	p.stale = true
+	p.arrange()
 }
 
 // EndS returns when the job ends; 0 = it isn't in the schedule. A job that has begun there and waits in reality ends by
@@ -382,7 +381,7 @@ func (p *SlurmAlone) FreeS(dst []float64, nowS float64) []float64 {
 // at night.
 const behindS = 24 * 3600
 
-// begin moves the time on to nowS: jobs begin and end. The queue keeps each GPU's jobs in order of their starts.
+// begin moves the time on to nowS: jobs begin and end.
 func (p *SlurmAlone) begin(nowS float64) {
 	if p.restored {
 		return
@@ -390,30 +389,19 @@ func (p *SlurmAlone) begin(nowS float64) {
 	p.schedule()
 	p.nowS = max(p.nowS, nowS)
 	p.foretell()
-	waits := p.queue[:0]
-	for _, x := range p.queue {
-		switch {
-		case x.Over && p.nowS-x.OverS > behindS:
-			delete(p.jobs, x.ID)
-		case x.StartS >= p.nowS: // at this very moment another job may still come before it
-			waits = append(waits, x)
-		default:
+	for id, x := range p.jobs {
+		behind := x.Place == queued && x.Over && p.nowS-x.OverS > behindS
+		if x.Place == queued && x.StartS < p.nowS { // at this very moment another job may still come before it
 			x.Place = begun
-			p.begun = append(p.begun, x)
+		}
+		if x.Place == begun && x.EndS <= p.nowS {
+			x.Place = past
+		}
+		if behind || x.Over && x.Place == past {
+			delete(p.jobs, id)
 		}
 	}
-	clear(p.queue[len(waits):])
-	p.queue, p.stale = waits, true
-	p.begun = slices.DeleteFunc(p.begun, func(x *aloneJob) bool {
-		if x.EndS > p.nowS {
-			return false
-		}
-		x.Place = past
-		if x.Over {
-			delete(p.jobs, x.ID)
-		}
-		return true
-	})
+	p.arrange()
 }
 
 // foretell sets the length of each running job to the mean of runs that have got as far. Where runs differ in length,
@@ -562,14 +550,8 @@ func (p *SlurmAlone) UnmarshalJSON(b []byte) error {
 			}
 		}
 		p.jobs[x.ID] = x
-		switch x.Place {
-		case begun:
-			p.begun = append(p.begun, x)
-		case queued:
-			p.queue = append(p.queue, x)
-		}
 	}
-	slices.SortFunc(p.queue, byPriority)
+	p.arrange()
 	p.restored, p.drawn = true, true
 	return nil
 }
