@@ -311,8 +311,8 @@ func (f *List) RunLike(on []int, byS float64, r Request, takes float64) (at floa
 	return f.take(takes)
 }
 
-// findLike puts into got, for each of the given GPUs, the first one of a set that is free in its class, none if there is
-// none for one of them. Where a class has GPUs of several nodes it finds single ones alone.
+// findLike puts into got, for each of the given GPUs, the first one of a set that is free in its class; none at all if
+// one of them has no such GPU. Where a class has GPUs of several nodes it finds single ones alone.
 func (f *List) findLike(on []int, set *GPUSet) {
 	f.got = f.got[:0]
 	if len(on) > 1 && !f.ByNode {
