@@ -299,9 +299,11 @@ func NewWindowOf(dst []int, s *State, g, m int, starts func(*Job) bool) Window {
 	missing := len(s.GPUs[g].Running) == 0 // the job that has its turn there
 	for i := 0; i < len(s.Pending) && (missing || len(w.Jobs) < m); i++ {
 		j := &s.Pending[i]
-		turn := missing && j.on == g+1 && j.startS <= rounding
 		full := len(w.Jobs) == m
-		if full && !turn || j.Foreign || !j.MayUse(g) || !starts(j) {
+		if full && !j.hasTurnOn(g) { // first: such a search goes through the whole queue
+			continue
+		}
+		if j.Foreign || !j.MayUse(g) || !starts(j) {
 			continue
 		}
 		if full {
@@ -309,7 +311,7 @@ func NewWindowOf(dst []int, s *State, g, m int, starts func(*Job) bool) Window {
 		}
 		w.Jobs = append(w.Jobs, i)
 		models = models || j.Cards != nil
-		missing = missing && !turn
+		missing = missing && !j.hasTurnOn(g)
 	}
 	for _, i := range w.Jobs {
 		if !models {
@@ -322,6 +324,9 @@ func NewWindowOf(dst []int, s *State, g, m int, starts func(*Job) bool) Window {
 	}
 	return w
 }
+
+// hasTurnOn reports whether the job would start on GPU g now if all went on plainly.
+func (j *Job) hasTurnOn(g int) bool { return j.on == g+1 && j.startS <= rounding }
 
 // Job returns window job i, with its profile on the window's GPU.
 func (w *Window) Job(i int) *Job {
