@@ -29,8 +29,8 @@ type Options struct {
 	// the job's own duration times a factor drawn from 1 ± this, 0..1. nil: they see its
 	// application's profile instead, and what past runs foretell.
 	DurationError *float64 `json:"duration_error,omitempty"`
-	// Omniscient: where slowdowns were measured, decisions know each job's duration and the true slowdowns. How jobs fare
-	// then is what no better prediction can surpass under this guard.
+	// Omniscient: where slowdowns were measured, decisions know each job's duration and the true slowdowns, as by perfect
+	// predictions.
 	Omniscient bool `json:"omniscient,omitempty"`
 	// Trained, if set, is dqn's network; see World.Trained.
 	Trained *dqn.Scorer `json:"-"`

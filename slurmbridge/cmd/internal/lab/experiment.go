@@ -95,7 +95,7 @@ one script comes many times. Loads are parts of what the GPUs do without sharing
 	fl.IntVar(&o.Jobs, "jobs", 0, "with --worlds: jobs of a set (default 300)")
 	f.add(fl, 10, 5)
 	fl.BoolVar(&o.Omniscient, "omniscient", false,
-		"with --worlds: decisions know each job's duration and the true slowdowns, a bound on what predictions can bring")
+		"with --worlds: decisions know each job's duration and the true slowdowns: what perfect predictions would bring")
 	fl.IntVar(&o.History, "history", 20, "job sets the site ran before and learned slowdowns from")
 	fl.BoolVar(&f.quick, "quick", false, "less training: a minute on two cores")
 	c.MarkFlagsMutuallyExclusive("duration-error", "omniscient")
