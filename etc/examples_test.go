@@ -37,7 +37,7 @@ func settings(conf map[string]string, text string) (nodes string) {
 }
 
 // With each example and slurm.conf.slurmbridge doctor finds nothing missing.
-func TestExamples(t *testing.T) {
+func TestDoctorFindsExamplesComplete(t *testing.T) {
 	dirs, err := filepath.Glob("examples/*/slurm.conf")
 	if err != nil || len(dirs) != 4 {
 		t.Fatalf("%d examples: %v", len(dirs), err)

@@ -417,7 +417,7 @@ func FuzzFromEnv(f *testing.F) {
 }
 
 // A folder that is one user's to look into is nobody else's, and stays root's.
-func TestOnlyFor(t *testing.T) {
+func TestAFolderIsOneUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("takes root: it looks as other users")
 	}

@@ -62,7 +62,7 @@ func talk(t *testing.T, libraries string, env []string, k *Kernel, commands ...s
 }
 
 // A client computes what the host checks, takes memory up to its limit, and gets its own fault for good.
-func TestClient(t *testing.T) {
+func TestAClientComputesWhatTheHostChecks(t *testing.T) {
 	t.Parallel()
 	got := talk(t, libcuda(t), nil, checker, "run 0.01", "alloc 4096", "fault", "run 0")
 	start := got[0]
@@ -144,7 +144,7 @@ func TestOwnLibrariesHaveTheFunctions(t *testing.T) {
 }
 
 // Each kernel finds its work, or has it, and computes for its part of a period.
-func TestKernels(t *testing.T) {
+func TestKernelsFindTheirWork(t *testing.T) {
 	t.Parallel()
 	stub := libcuda(t)
 	for _, c := range []struct {

@@ -260,7 +260,7 @@ func TestKernelsOnTheSimulatedCard(t *testing.T) {
 }
 
 // A kernel that fails, and one that MPS doesn't serve, are noted, and the others measured.
-func TestOneFails(t *testing.T) {
+func TestAKernelThatFailsIsNoted(t *testing.T) {
 	daemons(t)
 	t.Parallel()
 	r := newRig(t, gpusim.Config{Model: "v100"})
@@ -296,7 +296,7 @@ func TestKilledInAnotherMode(t *testing.T) {
 }
 
 // However it is interrupted, nothing of it stays.
-func TestKilled(t *testing.T) {
+func TestNothingStaysAfterAnInterrupt(t *testing.T) {
 	daemons(t)
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {

@@ -15,7 +15,7 @@ import (
 var units = []string{"short", "none", "s", "percentunit", "bytes", "Bps", "watt"}
 
 // Every panel says what it shows, in a unit that Grafana has, and asks for series and labels that there are.
-func TestDashboards(t *testing.T) {
+func TestPanelsAskForWhatThereIs(t *testing.T) {
 	for name, b := range must.Get(read())(t) {
 		if b.Title == "" || b.About == "" {
 			t.Errorf("%s: title %q, about %q", name, b.Title, b.About)
@@ -39,7 +39,7 @@ func TestDashboards(t *testing.T) {
 
 // The files that Grafana imports have panels beside each other, each of its own number, and name no particular site's data
 // source.
-func TestBoards(t *testing.T) {
+func TestFilesThatGrafanaImports(t *testing.T) {
 	for name, text := range must.Get(Boards())(t) {
 		var b struct {
 			UID    string

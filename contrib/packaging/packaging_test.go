@@ -120,7 +120,7 @@ func TestNamedScriptStays(t *testing.T) {
 }
 
 // State goes with purge, and only then; what belongs to the other package or to running jobs stays.
-func TestState(t *testing.T) {
+func TestStateGoesWithPurgeOnly(t *testing.T) {
 	all := map[string]string{
 		"etc/slurmbridge/web.yml": "", "run/slurmbridge/gate": "", "run/slurmbridge/wake": "",
 		"run/slurmbridge/jobs/7.json":   "{}",
@@ -269,7 +269,7 @@ func TestVersions(t *testing.T) {
 }
 
 // A release is one folder with all that is published.
-func TestRelease(t *testing.T) {
+func TestAReleaseIsOneFolder(t *testing.T) {
 	dir, run := sources(t, released)
 	if out, err := run("contrib/packaging/release build/release && cd build/release && sha256sum -c --strict SHA256SUMS"); err != nil ||
 		strings.Count(out, ": OK") != 9 {

@@ -152,7 +152,7 @@ func TestPromtool(t *testing.T) {
 }
 
 // What queries of the daemons' series are refused for.
-func TestSeries(t *testing.T) {
+func TestQueriesThatAreRefused(t *testing.T) {
 	s := series.Daemons()
 	for _, c := range []struct{ query, want string }{
 		{`sum by (state, job) (slurmbridge_jobs{instance=~"a|b"})`, ""},

@@ -57,7 +57,7 @@ func read(lib *Library, i int) (s sample, fails map[string]error) {
 
 // Whatever NVML says, each reading is right, an error, or a zero that may be
 // true; and a figure that lies doesn't spoil another.
-func TestLies(t *testing.T) {
+func TestNoLieOfNVMLIsBelieved(t *testing.T) {
 	lib, st := machine(t, gpusim.Config{Model: "h200"})
 	sim := st.Device(0)
 	run(t, sim, gpusim.Claimant{Server: serve(t, sim)}, use)

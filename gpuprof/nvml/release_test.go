@@ -14,7 +14,7 @@ import (
 )
 
 // Released and acquired again, all of the GPUs is read as before, by the same Devices.
-func TestReleased(t *testing.T) {
+func TestGPUsAreReadAfterARelease(t *testing.T) {
 	for name, cfg := range map[string]gpusim.Config{
 		"whole": {Model: "h200", GPUs: 2}, "cut up": {Model: "h200", Instances: []string{"1g.18gb", "3g.71gb"}},
 	} {

@@ -213,7 +213,7 @@ func (f *fake) Decode(_ context.Context, cred string) (*credential.Credential, e
 }
 
 // A body that is small packed and huge unpacked is refused, and not unpacked whole.
-func TestBombs(t *testing.T) {
+func TestHugeBodiesInSmallPacks(t *testing.T) {
 	srv := serve(t, &Handler{Credentials: &fake{}, AllowUID: root, Keep: (&kept{}).keep})
 	var buf bytes.Buffer
 	zw := gzip.NewWriter(&buf)

@@ -153,7 +153,7 @@ func TestFullSpool(t *testing.T) {
 }
 
 // One record that the controller can't keep, or never will, holds nobody up.
-func TestPoison(t *testing.T) {
+func TestOneRecordHoldsNobodyUp(t *testing.T) {
 	no := func(status int) error { return &recordhttp.AnswerError{Status: status} }
 	h := &head{bad: map[int64]error{
 		1: no(http.StatusServiceUnavailable), 2: recordhttp.ErrRefused,

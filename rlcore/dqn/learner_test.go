@@ -150,7 +150,7 @@ func TestPrioritisedDraws(t *testing.T) {
 }
 
 // Lessons of one decision are learned: the one that is worth more is valued more.
-func TestTeach(t *testing.T) {
+func TestTheBetterActionIsValuedMore(t *testing.T) {
 	guard := newGuard()
 	net := NewScorer(policy.Turnaround, 8, guard.Predictor, seeded(1))
 	w := someWindow(5)

@@ -12,7 +12,7 @@ import (
 )
 
 // A run of 100 s teaches of all companies that it had for more than a tenth of its time, one after the other or at once.
-func TestCompanies(t *testing.T) {
+func TestARunTeachesOfEachCompany(t *testing.T) {
 	a, b := &rlcore.Profile{App: "a"}, &rlcore.Profile{App: "b"}
 	for name, c := range map[string]struct {
 		others []Overlap

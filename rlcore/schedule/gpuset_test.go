@@ -9,7 +9,7 @@ import (
 )
 
 // A set has what it was made of, in order, once, and comes through JSON.
-func TestGPUSet(t *testing.T) {
+func TestASetHasWhatItWasMadeOf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		of := rapid.SliceOf(rapid.IntRange(-2, 20)).Draw(t, "GPUs")
 		n := rapid.IntRange(0, 25).Draw(t, "of so many")

@@ -56,7 +56,7 @@ func TestNoJobs(t *testing.T) {
 }
 
 // A simulation whose decisions only wait ends with an error.
-func TestStuck(t *testing.T) {
+func TestDecisionsThatOnlyWaitEnd(t *testing.T) {
 	s := must.Get(New(config(2, constant("a", 10, .5, 500))))(t)
 	for s.Next() {
 		s.Start(nil)

@@ -40,7 +40,7 @@ func (w *witness) Doubt(rlcore.Identity, []rlcore.Identity)    { w.broken++ }
 func (w *witness) Reassure(rlcore.Identity, []rlcore.Identity) { w.reassure++ }
 
 // Two that are together for their whole runs tell their slowdowns.
-func TestObserver(t *testing.T) {
+func TestRunsTellTheirSlowdowns(t *testing.T) {
 	a, b := constant("a", 100, .9, 100), constant("b", 100, .9, 100)
 	got := observed(t, config(1, a, b), &rlcore.Decider{Policy: choice(crowd), Guard: Bare()})
 	want := slowdowns(&contention.MPS, a, b)[0]

@@ -121,7 +121,7 @@ func checkEnd(t *rapid.T, cfg *Config, j *Arrival, o *Outcome) {
 }
 
 // What holds for any site, jobs and policy.
-func TestAnySite(t *testing.T) {
+func TestWhatHoldsForAnySite(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := anySite(t)
 		bare := rapid.Bool().Draw(t, "bare")

@@ -73,7 +73,7 @@ func TestManyShortJobs(t *testing.T) {
 }
 
 // Jobs beside each other are drawn so, and none covers another.
-func TestLanes(t *testing.T) {
+func TestNoBarCoversAnother(t *testing.T) {
 	l := Timeline{From: at(0), Now: at(80), To: at(100)}
 	got := l.bars([]Span{
 		{Job: "a", From: at(0), To: at(40)},

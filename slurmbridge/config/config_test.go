@@ -77,7 +77,7 @@ func TestEachPlaceOverrulesTheOneBefore(t *testing.T) {
 }
 
 // Every mistake is one line that says where and what.
-func TestMistakes(t *testing.T) {
+func TestEveryMistakeIsOneLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"leese: 60s":                           `there is no setting "leese"; did you mean "lease"?`,
 		"rundir: /run/g":                       `there is no setting "rundir"; did you mean "run_dir"?`,

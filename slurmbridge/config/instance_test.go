@@ -28,7 +28,7 @@ func TestAnInstanceIsAPartOfItsCard(t *testing.T) {
 }
 
 // A card is cut into instances by the names that NVIDIA's guide gives them.
-func TestCut(t *testing.T) {
+func TestInstancesByNVIDIAsNames(t *testing.T) {
 	c := must.Get(Load(write(t, ""), nil))(t)
 	for typ, names := range map[string][3]string{
 		"a100": {"a100_1g.5gb", "a100_2g.10gb", "a100_3g.20gb"}, "H100": {"H100_1g.10gb", "H100_2g.20gb", "H100_3g.40gb"},

@@ -134,7 +134,7 @@ func TestWhatTokensSay(t *testing.T) {
 }
 
 // What is wrong with Slurm's daemon is not held against a token.
-func TestNoTokens(t *testing.T) {
+func TestADaemonsFaultIsNoTokens(t *testing.T) {
 	valid := encode(t, new(kiosk).start(t), "x")
 	for name, answer := range map[string]func(net.Conn){
 		"closes": func(net.Conn) {},
@@ -161,7 +161,7 @@ func TestNoTokens(t *testing.T) {
 }
 
 // Which method a cluster has is chosen once, and each has a header of its own.
-func TestChoose(t *testing.T) {
+func TestTheMethodIsChosenOnce(t *testing.T) {
 	seen := map[string]bool{}
 	for key, want := range map[string]string{
 		"": "*credential.Munge *credential.Munge", "/etc/slurmbridge/key": "*credential.Key *credential.Token",

@@ -774,7 +774,7 @@ gpuprof_persistence_mode{uuid="GPU-b"} 1
 }
 
 // A clock that is an hour late is noticed by the date of an answer.
-func TestClocks(t *testing.T) {
+func TestALateClockIsNoticed(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
 	}))

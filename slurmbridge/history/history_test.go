@@ -194,7 +194,7 @@ func TestARunIsOfOnePeriod(t *testing.T) {
 }
 
 // An outcome is written down in place of an earlier one of its run, and is of the time in which the run ended.
-func TestOutcomes(t *testing.T) {
+func TestAnOutcomeReplacesAnEarlierOne(t *testing.T) {
 	k := &kept{}
 	for i := range int64(3) {
 		k.records = append(k.records, record(i+5, 0, 60*float64(i+1)))

@@ -178,7 +178,7 @@ func TestWhatWasSavedAgreesWithTheEnds(t *testing.T) {
 // A run that took 90 s in place of 60 is compared with the contract of its owner, otherwise of the site; without MPS it
 // says nothing of sharing, and where the application's runs differ in length it says at most that the contract was
 // broken even if it was a long run.
-func TestContracts(t *testing.T) {
+func TestWhoseContractARunKept(t *testing.T) {
 	for name, c := range map[string]struct {
 		set      func(r *Run)
 		contract float64

@@ -292,7 +292,7 @@ func TestMemory(t *testing.T) {
 }
 
 // What an owner is told of a run, where Slurm hides jobs, names the owner's own jobs and no others.
-func TestForOwner(t *testing.T) {
+func TestWhatAnOwnerIsTold(t *testing.T) {
 	r := history.Run{
 		Ref: "7", User: "ann", Outcome: &history.Outcome{Suspicion: history.Suspicion{Suspect: "9 failed"}},
 		CoRunners: []history.CoRunner{{Ref: "8", App: "own", Owner: "ann"}, {Ref: "9", App: "secret", Owner: "annette"}},

@@ -285,7 +285,7 @@ func TestLedgerTriesAgain(t *testing.T) {
 // A node knows an array's task by its own number, which leads to its name for as long as the task runs, and a neighbour
 // that came hours after its start asks for it, too. A number may be given again: to a later run of the task, or to
 // another job once slurmctld has lost its state.
-func TestTasks(t *testing.T) {
+func TestANodeKnowsATaskByItsNumber(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
 	task := func(ref string, id int64, start int) job.Job {
 		j := runs(waits(ref, start), start, 0)

@@ -33,7 +33,7 @@ func (trained) Model() string { return "7" }
 
 // A policy whose scores are no numbers is dropped, and its model with it. Where exclusive decides instead, no shares
 // are left for a second job, which never comes.
-func TestFallBack(t *testing.T) {
+func TestAPolicyWithoutNumbersIsDropped(t *testing.T) {
 	for _, c := range []struct {
 		instead rlcore.Policy
 		shares  int

@@ -119,7 +119,7 @@ func TestHowSharesAreDivided(t *testing.T) {
 }
 
 // A job joins a running one on the shares that it left.
-func TestJoining(t *testing.T) {
+func TestAJobJoinsARunningOne(t *testing.T) {
 	in, p := oneGPU(sharer("1"), running("r", "n1", 0, job.Shares, 0)), planner()
 	in.Snap.Jobs[1].Request.Count = 50
 	plan := p.Plan(in)

@@ -11,7 +11,7 @@ import (
 
 // What was seen on 22.05.8 (shard, and mps with all_sharing) and 26.05.5 (shard): one node of four idle
 // GPUs, jobs released by one update.
-func TestFirstFit(t *testing.T) {
+func TestWhereSlurmPutsRequests(t *testing.T) {
 	for _, c := range []struct{ shares, want []int }{
 		{[]int{70, 60, 40, 30}, []int{0, 1, 1, 0}},
 		{[]int{34, 33, 33, 34, 33, 33, 34, 33, 33, 34, 33, 33}, []int{0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3}},

@@ -380,7 +380,7 @@ func wholly(ref, user string, ready, from float64, p *rlcore.Profile) history.Ru
 }
 
 // Eight jobs of an hour wait for one GPU of which each uses a third.
-func TestWhatIf(t *testing.T) {
+func TestWhatSharingWouldBring(t *testing.T) {
 	heavy := &rlcore.Profile{
 		App: "heavy", DurationS: 3600, PeriodS: 3600,
 		Series: []rlcore.Use{{GPU: 0.95, Core: 0.9, MemMiB: 9000}}, Runs: 3,

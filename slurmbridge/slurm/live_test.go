@@ -112,8 +112,8 @@ func TestSharedAsAsked(t *testing.T) {
 	}
 }
 
-// TestDescribe: jobs that wait, run, ended and failed, an array's task, one that never was; and one that is run again.
-func TestDescribe(t *testing.T) {
+// Jobs that wait, run, ended and failed, an array's task, one that never was; and one that is run again.
+func TestHowJobsAreDescribed(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	cluster, c := live(t, slurmtest.Options{Scheduler: impatient})
@@ -287,7 +287,7 @@ func TestNumbersOfArrayTasks(t *testing.T) {
 }
 
 // Many updates at once: each is made or refused as it would be alone, whatever is in it.
-func TestUpdateAll(t *testing.T) {
+func TestManyUpdatesAtOnce(t *testing.T) {
 	cluster, c := live(t, slurmtest.Options{})
 	gres := func(n int) *string { return ptr(fmt.Sprintf("mps:%d", n)) }
 	comments := []string{

@@ -196,7 +196,7 @@ func ptr(s string) *string { return &s }
 
 // What is asked of Slurm, and what comes of its answers. The tasks of an array are changed in their order, since Slurm
 // starts them so; a held gate is released before it gets its priority, which would not release it.
-func TestCommands(t *testing.T) {
+func TestWhatIsAskedOfSlurm(t *testing.T) {
 	update := func(u job.Update) func(c *Client) (string, error) {
 		return func(c *Client) (string, error) { return "", c.UpdateAll(t.Context(), []job.Update{u})[0] }
 	}

@@ -208,7 +208,7 @@ func TestWholeGPUsInUseAreFound(t *testing.T) {
 }
 
 // A job that starts elsewhere than it prefers is found where a GPU that it prefers was idle.
-func TestPrefer(t *testing.T) {
+func TestAPreferredGPUWasIdle(t *testing.T) {
 	on := func(node string) *seen {
 		s := ran(1, 9)
 		s.Where, s.Places = node, map[int][]string{0: {node + ":0"}}
@@ -309,7 +309,7 @@ func TestEventsApart(t *testing.T) {
 	must.Equal(t, len(judge(c, plain, bridge)), 0)
 }
 
-func TestSeeds(t *testing.T) {
+func TestASeedDrawsOneCase(t *testing.T) {
 	for text, want := range map[string][]uint64{"7": {7}, "1..3": {1, 2, 3}, "9,1..2": {9, 1, 2}} {
 		must.Equal(t, must.Get(parseSeeds(text))(t), want)
 	}
@@ -321,7 +321,7 @@ func TestSeeds(t *testing.T) {
 }
 
 // What is taken out of a case is gone with what needs it, and the case itself stays.
-func TestWithout(t *testing.T) {
+func TestWhatIsTakenOutIsGone(t *testing.T) {
 	c := draw(4, "22.05.8", false, nil)
 	c.Jobs[2].Args = append(c.Jobs[2].Args, "--dependency=afterany:{j1}")
 	before := fmt.Sprint(c)

@@ -50,7 +50,7 @@ func manual(t *testing.T, path string, options bool) (out []string) {
 
 // Each option and setting of the installed release's manuals is drawn, or left out for a reason. Make roots keeps the
 // manuals of other releases.
-func TestManuals(t *testing.T) {
+func TestEveryOptionOfTheManualsIsDrawn(t *testing.T) {
 	root := os.Getenv("SLURMBRIDGE_TEST_ROOT")
 	const jobs = "sbatch(1) srun(1) salloc(1)"
 	drawn, left := map[string]bool{}, map[string]bool{}

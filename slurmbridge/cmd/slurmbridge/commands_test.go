@@ -47,7 +47,7 @@ func conf(t *testing.T, more ...string) string {
 }
 
 // Each command explains itself: what it is for, how it is called.
-func TestHelp(t *testing.T) {
+func TestEachCommandExplainsItself(t *testing.T) {
 	var all func(c *cobra.Command, path []string)
 	n := 0
 	all = func(c *cobra.Command, path []string) {

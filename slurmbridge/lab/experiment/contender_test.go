@@ -68,9 +68,9 @@ func meanSD(t *testing.T, m *interference.Model) (sum float64) {
 	return sum / float64(len(apps.Names())*len(apps.Names()))
 }
 
-// TestLearn: a site with a past is surer of what it has seen, whatever else it
+// A site with a past is surer of what it has seen, whatever else it
 // believes stays, and the same past teaches the same.
-func TestLearn(t *testing.T) {
+func TestASiteWithAPastIsSurer(t *testing.T) {
 	w, train := newWorld(t, "random")
 	blank := w.Model
 	w.Model = func() *interference.Model {
@@ -127,9 +127,9 @@ func TestContendersObserve(t *testing.T) {
 	}
 }
 
-// TestPrepare: every contender schedules all jobs; who is alone shares nothing, and
+// Every contender schedules all jobs; who is alone shares nothing, and
 // nobody loses runs who goes by the guard.
-func TestPrepare(t *testing.T) {
+func TestEveryContenderSchedulesAllJobs(t *testing.T) {
 	w, train := newWorld(t, "gpu_light")
 	cfg := jobSet(t, train, 9)
 	solo := 0.0

@@ -14,7 +14,7 @@ import (
 )
 
 // Each world's table names the applications that it has profiles of, and all of them.
-func TestPlaces(t *testing.T) {
+func TestWorldsNameTheirApplications(t *testing.T) {
 	cells := map[string]int{
 		"law": 0, "alnair": 49, "miso": 318, "gavel_p100": 632, "gavel_k80": 566, "alnair_users": 49,
 		"miso_users": 318, "alnair_clusters": 49, "miso_clusters": 318, "alnair_sweeps": 49, "miso_sweeps": 318,

@@ -88,7 +88,7 @@ func TestEachWordOfTheRules(t *testing.T) {
 }
 
 // What has one of the shapes doesn't count in an argument, a launcher's option, a folder's name, a variable.
-func TestShapes(t *testing.T) {
+func TestWhatHasAShapeDoesNotCount(t *testing.T) {
 	for _, shape := range shapes {
 		if !shape.is.MatchString(shape.alike[0]) || !shape.is.MatchString(shape.alike[1]) || shape.why == "" {
 			t.Errorf("%s doesn't match %q", shape.is, shape.alike)
@@ -263,7 +263,7 @@ func TestWhatChangesNothing(t *testing.T) {
 }
 
 // Each line is a family with the scripts that belong to it and their sizes; and scripts that don't.
-func TestFamily(t *testing.T) {
+func TestScriptsOfAFamily(t *testing.T) {
 	for _, c := range []struct {
 		script, sizes string
 		same          map[string]string // relative → its sizes
@@ -423,7 +423,7 @@ func TestArguments(t *testing.T) {
 }
 
 // What its owner or the site calls an application is its key; the script may say it, too.
-func TestNamed(t *testing.T) {
+func TestANameIsTheKey(t *testing.T) {
 	for _, j := range []Job{
 		{Named: "mine"}, {Named: "mine", Script: []byte("./a.out 5"), Args: "128"}, {Script: []byte("export " +
 			"SLURMBRIDGE_APP=mine\n./a.out 5")},
