@@ -85,9 +85,7 @@ func TestClientConfig(t *testing.T) {
 	_, text, _ = strings.Cut(text, "tls_config:")
 	text = regexp.MustCompile(`(?m)^#  Where.*\n`).ReplaceAllString("tls_config:"+text, "")
 	must.OK(t, os.WriteFile(file, []byte(strings.ReplaceAll(text, "\n#", "\n")), 0o600))
-	if _, err := recordhttp.NewClient(file); err == nil || !strings.Contains(err.Error(), "/etc/slurmbridge/ca.crt") {
-		t.Errorf("it wants the file of its authority, not: %v", err)
-	}
+	must.Fail(t, must.Err(recordhttp.NewClient(file)), "/etc/slurmbridge/ca.crt", "the file of its authority is missing")
 }
 
 // The web-config sample is one, but for its certificate and its password.
@@ -105,7 +103,5 @@ func TestWebConfig(t *testing.T) {
 	if err := check(users); err != nil {
 		t.Errorf("%v in\n%s", err, users)
 	}
-	if err := check(users + "tls:\n"); err == nil {
-		t.Error("a key that there isn't was taken")
-	}
+	must.Fail(t, check(users+"tls:\n"), "", "a key that there isn't")
 }

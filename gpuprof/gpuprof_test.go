@@ -1,7 +1,6 @@
 package gpuprof
 
 import (
-	"errors"
 	"math"
 	"testing"
 	"time"
@@ -43,18 +42,14 @@ func TestMerge(t *testing.T) {
 	if p.Peak().MemMiB != 1100 || p.Validate() != nil {
 		t.Errorf("peak %v, %v", p.Peak().MemMiB, p.Validate())
 	}
-	if _, err := ProfileOf("a", &Record{}); err == nil {
-		t.Error("a record without a series made a profile")
-	}
+	must.Fail(t, must.Err(ProfileOf("a", &Record{})), "", "a record without a series")
 	for want, spoil := range map[error]func(*Record){
 		ErrPartial: func(r *Record) { r.NoEpilog = true }, ErrFaulted: func(r *Record) { r.MPSFault = start },
 		ErrWithoutMPS: func(r *Record) { r.WithoutMPS = true },
 	} {
 		r := rec(100, 1000)
 		spoil(r)
-		if p, err := ProfileOf("a", r); !errors.Is(err, want) {
-			t.Errorf("%+v, %v, want %v", p, err, want)
-		}
+		must.Is(t, must.Err(ProfileOf("a", r)), want)
 	}
 }
 
@@ -65,9 +60,7 @@ func TestValidate(t *testing.T) {
 			Series: []rlcore.Use{{GPU: 1}},
 		}
 	}
-	if err := good().Validate(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, good().Validate())
 	for name, breakIt := range map[string]func(*Record){
 		"no job":     func(r *Record) { r.JobID = 0 },
 		"no node":    func(r *Record) { r.Node = "" },

@@ -106,13 +106,9 @@ func TestUnknownIsNotZero(t *testing.T) {
 		r.Series[0].GPU != 0.4 {
 		t.Errorf("unknown %v, missed %v s, %+v", r.Unknown, r.MissedS, r.Series)
 	}
-	if _, err := ProfileOf("a", r); err == nil {
-		t.Error("half a run became a profile")
-	}
+	must.Fail(t, must.Err(ProfileOf("a", r)), "", "half a run")
 	r.MissedS = 0
-	if _, err := ProfileOf("a", r); err == nil {
-		t.Error("a run whose GPU use wasn't seen became a profile")
-	}
+	must.Fail(t, must.Err(ProfileOf("a", r)), "", "a run whose GPU use wasn't seen")
 	r.Unknown = nil
 	must.Equal(t, must.Get(ProfileOf("a", r))(t).StepS, 0)
 }

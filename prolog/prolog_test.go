@@ -119,13 +119,9 @@ func TestHostileVariables(t *testing.T) {
 		"endless GPUs":     env("SLURM_JOB_GPUS", "0-99999999"),
 		"GPUs of nonsense": env("SLURM_JOB_GPUS", "0;rm -rf /"),
 	} {
-		if _, err := FromEnv(get, time.Now()); !errors.Is(err, ErrBadEnv) {
-			t.Errorf("%s: %v", name, err)
-		}
+		must.Is(t, must.Err(FromEnv(get, time.Now())), ErrBadEnv, name)
 	}
-	if _, err := FromEnv(env("SLURM_JOB_GPUS", ""), time.Now()); !errors.Is(err, ErrNoGPU) {
-		t.Errorf("no GPU: %v", err)
-	}
+	must.Is(t, must.Err(FromEnv(env("SLURM_JOB_GPUS", ""), time.Now())), ErrNoGPU, "no GPU")
 	for _, id := range []string{
 		"sEKNKTV3WPV500", "", "12", "sEKNKTV3WPV50", "sEKNKTV3WPV5000", "SEKNKTV3WPV500", "sEKNKTV3WPVI00", "../../etc/pass",
 		"sEKNKTV3WPV500\n",
@@ -173,9 +169,7 @@ func TestHungDaemonIsEnded(t *testing.T) {
 	until(t, "the daemons' end", func() bool {
 		return started("", pid) == 0 && started("", again) == 0 && len(h.MPS.running(0, controlName, serverName)) == 0
 	})
-	if _, err := os.Stat(h.MPS.Pipe(0)); err == nil {
-		t.Error("its pipe directory is still there")
-	}
+	must.Is(t, must.Err(os.Stat(h.MPS.Pipe(0))), os.ErrNotExist, "its pipe directory")
 }
 
 // stop has a process hang.
@@ -563,12 +557,8 @@ func TestAJobEndsOnAFullDisk(t *testing.T) {
 	t.Cleanup(func() { must.OK(t, unix.Unmount(string(d), unix.MNT_DETACH)) })
 	j := &Job{JobID: 7, GPUs: []int{0}, Start: time.Now()}
 	must.OK(t, d.Begin(j))
-	if err := os.WriteFile(d.path("filler"), make([]byte, 64<<10), 0o600); !errors.Is(err, syscall.ENOSPC) {
-		t.Fatal(err)
-	}
-	if err := d.Begin(&Job{JobID: 8, GPUs: []int{0}}); !errors.Is(err, syscall.ENOSPC) {
-		t.Fatalf("there is room for another job: %v", err)
-	}
+	must.Is(t, os.WriteFile(d.path("filler"), make([]byte, 64<<10), 0o600), syscall.ENOSPC)
+	must.Is(t, d.Begin(&Job{JobID: 8, GPUs: []int{0}}), syscall.ENOSPC, "another job")
 	end := j.Start.Add(time.Minute)
 	must.Get(d.End(7, end))(t)
 	ended := must.Get(List(d.Ended()))(t)

@@ -372,9 +372,7 @@ func TestPoisonedServerIsLeftAlone(t *testing.T) {
 	for _, id := range []string{"7", "8", "9", "10"} {
 		must.OK(t, h.Epilog(ctx, env("SLURM_JOB_ID", id)))
 	}
-	if _, err := os.Stat(h.MPS.Pipe(0)); err == nil {
-		t.Error("the daemon is still there")
-	}
+	must.Is(t, must.Err(os.Stat(h.MPS.Pipe(0))), os.ErrNotExist, "the daemon's pipe directory")
 }
 
 // With all the clients a server can have, the next job goes without MPS.

@@ -219,9 +219,7 @@ func TestTheBestAllowedCombinationIsChosen(t *testing.T) {
 }
 
 func TestProfileValidate(t *testing.T) {
-	if err := flat("x", 10, 100).Validate(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, flat("x", 10, 100).Validate())
 	for name, x := range map[string]func(p *Profile, v float64){
 		"duration_s":    func(p *Profile, v float64) { p.DurationS = v },
 		"period_s":      func(p *Profile, v float64) { p.PeriodS = v },

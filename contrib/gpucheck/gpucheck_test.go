@@ -363,9 +363,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 			if status != 0 || !strings.Contains(out, "It would refuse: ") || !strings.Contains(out, c.says) {
 				t.Errorf("dry run: status %d: %s%s", status, out, errs)
 			}
-			if _, err := os.Stat(filepath.Join(r.dir, "out")); err == nil {
-				t.Error("it wrote a report")
-			}
+			must.Is(t, must.Err(os.Stat(filepath.Join(r.dir, "out"))), os.ErrNotExist, "a report")
 		})
 	}
 }

@@ -63,9 +63,7 @@ func TestManualOfUsersAndSettings(t *testing.T) {
 			must.Contain(t, plain, strings.Trim(word, "-.:"), "%s, made of %s", page, source)
 		}
 	}
-	if _, err := settings("# head\n\nmode: active\n"); err == nil {
-		t.Error("a setting without a comment passes")
-	}
+	must.Fail(t, must.Err(settings("# head\n\nmode: active\n")), "", "a setting without a comment")
 }
 
 var setting = regexp.MustCompile(`^([a-z_]+): (.+)$`)

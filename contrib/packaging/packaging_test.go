@@ -114,9 +114,7 @@ func TestNamedScriptStays(t *testing.T) {
 	script(t, root, "slurmbridge.postrm", "remove")
 	must.Equal(t, string(must.Get(os.ReadFile(filepath.Join(root, gate)))(t)), "gres=shard\nunits=100\n")
 	script(t, root, "slurmbridge.postrm", "purge")
-	if _, err := os.Stat(filepath.Join(root, ours)); !os.IsNotExist(err) {
-		t.Error("nothing names it, and it is still there")
-	}
+	must.Is(t, must.Err(os.Stat(filepath.Join(root, ours))), os.ErrNotExist, "nothing names it")
 }
 
 // State goes with purge, and only then; what belongs to the other package or to running jobs stays.

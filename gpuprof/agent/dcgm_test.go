@@ -32,9 +32,7 @@ func TestUseByDCGM(t *testing.T) {
 	got := must.Get(dcgmUses(strings.NewReader(dcgmPage)))(t)
 	want := map[place]nvml.Activity{{"GPU-a", "7"}: {SM: 0.3, Graphics: 0.6}, {"GPU-a", "5"}: {SM: 0.2, Graphics: 7e9}}
 	must.Equal(t, got, want)
-	if _, err := dcgmUses(strings.NewReader("<html>")); err == nil {
-		t.Error("a page of something else is read")
-	}
+	must.Fail(t, must.Err(dcgmUses(strings.NewReader("<html>"))), "", "a page of something else")
 }
 
 // What the page says holds for a minute; a page that can't be read, that lacks an instance, or that says what can't be
@@ -77,7 +75,5 @@ func TestDCGMIsReadAgain(t *testing.T) {
 	is(one, 0.3, nil) // and asks again
 	read()
 	now = now.Add(time.Second)
-	if _, err := d.activity(one); err == nil || !strings.Contains(err.Error(), "teapot") {
-		t.Errorf("%v", err)
-	}
+	must.Fail(t, must.Err(d.activity(one)), "teapot")
 }

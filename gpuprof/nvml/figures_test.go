@@ -47,9 +47,7 @@ func TestFiguresSayWhatTheGPUDoes(t *testing.T) {
 		t.Errorf("process utilisation %+v, %v", us, err)
 	}
 	// Nothing is newer than tomorrow.
-	if us, err = d.ProcessUtilisation(begin.Add(24 * time.Hour)); err != nil || len(us) != 0 {
-		t.Errorf("process utilisation %+v, %v", us, err)
-	}
+	must.Equal(t, must.Get(d.ProcessUtilisation(begin.Add(24*time.Hour)))(t), nil)
 }
 
 // What the driver reserves is no job's, whichever of its calls says what is in use; it isn't to be had either.

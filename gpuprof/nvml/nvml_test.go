@@ -1,7 +1,6 @@
 package nvml
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -159,8 +158,6 @@ func TestCapabilities(t *testing.T) {
 func TestNotSupported(t *testing.T) {
 	lib, _ := machine(t, gpusim.Config{})
 	for what, d := range map[string]*Device{"a Titan Xp": &lib.Devices()[0], "a Device of nobody": {}} {
-		if _, err := d.Activity(); !errors.Is(err, ErrNotSupported) {
-			t.Errorf("%s: %v", what, err)
-		}
+		must.Is(t, must.Err(d.Activity()), ErrNotSupported, what)
 	}
 }

@@ -30,9 +30,7 @@ func TestGPUsAreReadAfterARelease(t *testing.T) {
 				if mem, err := d.Memory(); err != nil || !(mem > 1000) {
 					t.Errorf("%v MiB, %v", mem, err)
 				}
-				if _, err := d.Activity(); !errors.Is(err, ErrNotYet) {
-					t.Errorf("the first activity: %v", err)
-				}
+				must.Is(t, must.Err(d.Activity()), ErrNotYet, "the first activity")
 				time.Sleep(2 * LeastActivity)
 				if a, err := d.Activity(); err != nil || !(a.SM > 0.3) {
 					t.Errorf("activity %+v, %v", a, err)

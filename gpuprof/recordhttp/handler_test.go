@@ -184,9 +184,7 @@ func TestControllerWithoutAKey(t *testing.T) {
 	must.Contain(t, log.String(), file, "the log")
 	must.Contain(t, log.String(), "chmod 0600", "the log")
 	must.OK(t, os.Chmod(file, 0o600))
-	if err := s.Send(t.Context(), record(7)); err != nil {
-		t.Errorf("once it is mended: %v", err)
-	}
+	must.OK(t, s.Send(t.Context(), record(7)))
 }
 
 // fake believes what it is told.
@@ -315,13 +313,9 @@ func TestIdleReports(t *testing.T) {
 		must.Is(t, send(bad), ErrRefused, bad.Node)
 	}
 	s.Credentials = fixed{m, "slurmbridge POST /v1/records 00"}
-	if err := send(good); err == nil {
-		t.Error("a credential for something else is taken")
-	}
+	must.Fail(t, send(good), "", "a credential for something else")
 	s.Credentials, allow = m, false
-	if err := send(good); err == nil {
-		t.Error("a user who may not send records is believed")
-	}
+	must.Fail(t, send(good), "", "a user who may not send records")
 	must.Equal(t, len(got), 1, "reports that were taken")
 }
 

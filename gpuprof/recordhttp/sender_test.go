@@ -159,11 +159,7 @@ func TestBadSettings(t *testing.T) {
 	} {
 		file := filepath.Join(dir, name)
 		write(t, file, text)
-		if _, err := NewClient(file); err == nil {
-			t.Errorf("%s: no error", name)
-		}
+		must.Fail(t, must.Err(NewClient(file)), "", name)
 	}
-	if _, err := NewClient(filepath.Join(dir, "none")); err == nil {
-		t.Error("a file that isn't there: no error")
-	}
+	must.Fail(t, must.Err(NewClient(filepath.Join(dir, "none"))), "", "a file that isn't there")
 }

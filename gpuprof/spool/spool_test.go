@@ -124,9 +124,7 @@ func TestSpoolUntilTheControllerIsBack(t *testing.T) {
 	if err != nil || len(left) != 3 {
 		t.Error(left, err)
 	}
-	if hidden, _ := filepath.Glob(filepath.Join(dir, ".*")); len(hidden) > 0 {
-		t.Error(hidden)
-	}
+	must.Equal(t, must.Get(filepath.Glob(filepath.Join(dir, ".*")))(t), nil)
 }
 
 // A spool that is full gives up what was set aside, and then records, oldest first.
@@ -207,9 +205,7 @@ func TestUnreadRecord(t *testing.T) {
 		must.Get(unix.SetfsuidRetUid(0))(t)
 	}
 	must.OK(t, os.Chmod(files[0], 0o600))
-	if sent, err := s.flush(t.Context()); sent != 1 || err != nil {
-		t.Errorf("%d sent: %v", sent, err)
-	}
+	must.Equal(t, must.Get(s.flush(t.Context()))(t), 1, "sent")
 }
 
 // An agent that was killed before it forgot a job closes its record again, without
@@ -241,9 +237,7 @@ func TestOthersMustNotWrite(t *testing.T) {
 	must.OK(t, os.Chmod(dir, 0o700))
 	if os.Geteuid() == 0 {
 		must.OK(t, os.Chown(dir, 65534, 65534))
-		if err := s.Open(); err == nil {
-			t.Error("a user's own folder: no error")
-		}
+		must.Fail(t, s.Open(), "", "a user's own folder")
 	}
 }
 
@@ -280,9 +274,7 @@ func TestFileSystemThatIsFull(t *testing.T) {
 	if n := offer(); n != 2 || s.Waiting() != 2 {
 		t.Errorf("%d of 2 taken once there is space", n)
 	}
-	if half, _ := filepath.Glob(filepath.Join(s.Dir, ".*")); len(half) > 0 {
-		t.Errorf("left behind: %v", half)
-	}
+	must.Equal(t, must.Get(filepath.Glob(filepath.Join(s.Dir, ".*")))(t), nil, "left behind")
 }
 
 // Whatever disk, controller and agent do: a record that was taken arrives, or is

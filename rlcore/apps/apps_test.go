@@ -16,9 +16,7 @@ func TestGroups(t *testing.T) {
 		if !ok {
 			t.Fatal(name)
 		}
-		if err := p.Validate(); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, p.Validate())
 		m := p.Mean()
 		must.Near(t, p.DurationS, float64(len(p.Series)), 1e-9, name)
 		for group, rule := range map[string]bool{
@@ -58,7 +56,5 @@ func TestThesis(t *testing.T) {
 		n++
 	}
 	must.Near(t, sum/float64(n)/2416, 1, 0.03, "how long 30 random jobs take, beside the thesis's")
-	if _, err := Workload("none", 3, rand.NewPCG(1, 1)); err == nil {
-		t.Error("a workload that isn't: no error")
-	}
+	must.Fail(t, must.Err(Workload("none", 3, rand.NewPCG(1, 1))), "", "a workload that isn't")
 }

@@ -44,9 +44,7 @@ func TestPolicies(t *testing.T) {
 	} {
 		must.Equal(t, decide(t, c.policy, state(c.queue...)), c.want, "%s of %v", c.policy, c.queue)
 	}
-	if _, err := policy.New("none", policy.Setup{}); err == nil {
-		t.Error("a policy that isn't: no error")
-	}
+	must.Fail(t, must.Err(policy.New("none", policy.Setup{})), "", "a policy that isn't")
 	// Nothing is let in beside one that fills the card.
 	s := state("vgg16")
 	p, _ := apps.ByName("resnet50")

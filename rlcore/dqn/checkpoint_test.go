@@ -69,9 +69,7 @@ func TestReadRefuses(t *testing.T) {
 		text := must.Get(json.Marshal(&c))(t)
 		return string(text)
 	}
-	if _, err := Read(strings.NewReader(change(true, func(*Checkpoint) {})), "good"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, must.Err(Read(strings.NewReader(change(true, func(*Checkpoint) {})), "good")))
 	for _, x := range []struct{ name, text, want string }{
 		{"empty", "", "isn't JSON, or not whole"},
 		{"half", string(whole[:len(whole)/2]), "unexpected end"},
@@ -113,9 +111,7 @@ func TestSaveRefusesWhatCannotBeRead(t *testing.T) {
 	before, _ := os.ReadFile(path)
 	put(c, 0, math.NaN())
 	must.Is(t, Save(path, c), ErrCheckpoint, "NaN isn't written")
-	if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
-		t.Error("the old file is gone")
-	}
+	must.Equal(t, string(must.Get(os.ReadFile(path))(t)), string(before), "the old file")
 	if _, err := Load(path + "x"); !errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrCheckpoint) {
 		t.Errorf("a file that isn't there: %v", err)
 	}

@@ -180,7 +180,5 @@ func TestEpisodesOfSeveralCards(t *testing.T) {
 	}
 	must.Equal(t, len(visits.of), 2, "cards")
 	must.Near(t, work, 800, 1e-6, "work in s")
-	if _, err := p.play(sim.Config{}, 0, nil); err == nil {
-		t.Error("an episode without cards is played")
-	}
+	must.Fail(t, must.Err(p.play(sim.Config{}, 0, nil)), "", "an episode without cards")
 }

@@ -250,9 +250,8 @@ func TestObserveIgnoresWhatCannotBe(t *testing.T) {
 	m.all(anyCard, []*rlcore.Profile{ab[0], {App: "c"}}, 2, 2)
 	m.Observe(anyCard, slices.Repeat(ab[:1], 17), 2, math.NaN(), 1)
 	m.all(anyCard, ab, math.NaN(), -1)
-	if l := m.way(anyCard).learned; len(l.cells) != 0 || len(l.names) != 0 {
-		t.Errorf("learned %+v", l)
-	}
+	l := m.way(anyCard).learned
+	must.Equal(t, [2]int{len(l.cells), len(l.names)}, [2]int{}, "cells and names")
 }
 
 func TestCapacityIsBounded(t *testing.T) {

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -17,9 +16,7 @@ func TestRegistry(t *testing.T) {
 	Register(Spec{Name: "trained", Rank: 1, Contender: true})
 	must.Equal(t, Names(Live()), []string{"early", "late"}, "live, by rank")
 	must.Equal(t, Names(Contenders()), []string{"early", "trained"}, "contenders")
-	if _, err := New("trained", Setup{}); err == nil || !strings.Contains(err.Error(), `there is no policy "trained"`) {
-		t.Errorf("one that only training makes is live: %v", err)
-	}
+	must.Fail(t, must.Err(New("trained", Setup{})), `there is no policy "trained"`, "one that only training makes")
 	defer func() {
 		if recover() == nil {
 			t.Error("the second one of a name was taken")

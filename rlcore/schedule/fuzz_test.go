@@ -31,8 +31,6 @@ func FuzzPlain(f *testing.F) {
 		p.FreeS(nil, 9)
 		again := must.Get(json.Marshal(&p))(t)
 		var q SlurmAlone
-		if err := json.Unmarshal(again, &q); err != nil {
-			t.Fatalf("%s: %v", again, err)
-		}
+		must.OK(t, json.Unmarshal(again, &q))
 	})
 }

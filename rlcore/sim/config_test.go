@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"errors"
 	"math"
 	"testing"
 
@@ -61,9 +60,7 @@ func TestDecisionsThatOnlyWaitEnd(t *testing.T) {
 	for s.Next() {
 		s.Start(nil)
 	}
-	if _, err := s.Result(); !errors.Is(err, ErrStuck) {
-		t.Errorf("all wait for ever: %v", err)
-	}
+	must.Is(t, must.Err(s.Result()), ErrStuck, "all wait for ever")
 }
 
 // A job that one of the cards can't hold waits for the other.
@@ -120,9 +117,7 @@ func TestWhatADecisionSees(t *testing.T) {
 		}
 		s.Start(all)
 	}
-	if _, err := s.Result(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, must.Err(s.Result()))
 }
 
 // Idle GPUs come before busy ones, as in the bridge.

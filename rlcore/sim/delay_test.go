@@ -103,8 +103,6 @@ func TestDelayIsBounded(t *testing.T) {
 			}
 			s.Take(s.Decide(d))
 		}
-		if _, err := s.Result(); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, must.Err(s.Result()))
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -50,9 +49,7 @@ func TestJobOfTwoGPUsHasItsTurn(t *testing.T) {
 		single("first", 0, 100), whole("two", 1, 50, 2, 1), single("short", 2, 60), single("long", 2, 500),
 	}}, oneByOne())
 	want := map[string]string{"first": "0 to 100", "two": "100 to 150 on [0 1]", "short": "2 to 62", "long": "150 to 650"}
-	if diff := cmp.Diff(want, spans(r)); diff != "" {
-		t.Error(diff)
-	}
+	must.Equal(t, spans(r), want)
 }
 
 // A job that arrives behind more foreign jobs than a window holds enters a window of its own, and starts on an idle GPU
@@ -77,9 +74,7 @@ func TestJobsOfNodes(t *testing.T) {
 	for want, nodes := range map[string][2]int{"100 to 150 on [0 1]": {2, 1}, "1 to 51 on [1 3]": {1, 2}} {
 		cfg.Jobs[2].PerNode, cfg.Jobs[2].Nodes = nodes[0], nodes[1]
 		got := spans(run(t, cfg, oneByOne()))
-		if diff := cmp.Diff(map[string]string{"a": "0 to 100", "b": "0 to 200", "whole": want}, got); diff != "" {
-			t.Error(diff)
-		}
+		must.Equal(t, got, map[string]string{"a": "0 to 100", "b": "0 to 200", "whole": want})
 	}
 }
 
@@ -90,9 +85,7 @@ func TestTooManyGPUs(t *testing.T) {
 	mine.Foreign = false
 	for _, j := range []Arrival{whole("two of one node", 0, 10, 2, 1), whole("three nodes", 0, 10, 1, 3), mine} {
 		cfg.Jobs = []Arrival{j}
-		if _, err := New(cfg); err == nil {
-			t.Errorf("%s was admitted", j.ID)
-		}
+		must.Fail(t, must.Err(New(cfg)), "", j.ID)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -86,9 +85,7 @@ func TestATurnIsOnItsGPU(t *testing.T) {
 		cfg.Jobs[i].NoShare = true
 	}
 	want := map[string]string{"first": "0 to 100", "two": "100 to 150 on [0 1]", "low": "2 to 202"}
-	if diff := cmp.Diff(want, spans(run(t, cfg, guarded(baseline.Exclusive{})))); diff != "" {
-		t.Error(diff)
-	}
+	must.Equal(t, spans(run(t, cfg, guarded(baseline.Exclusive{}))), want)
 }
 
 // Two jobs of any GPU may not change places where a job may come that is confined to the GPU of the shorter one.
@@ -112,9 +109,7 @@ func TestPartitionsDivideGPUs(t *testing.T) {
 		return sum
 	}
 	want := map[string]string{"long": "0 to 200", "short": "0 to 100", "last": "100 to 110"}
-	if diff := cmp.Diff(want, spans(run(t, cfg, guarded(choice(shortest))))); diff != "" {
-		t.Error(diff)
-	}
+	must.Equal(t, spans(run(t, cfg, guarded(choice(shortest)))), want)
 }
 
 // Beside jobs of several GPUs the promise is an approximation: Slurm, not the bridge, says on which nodes they start.

@@ -28,9 +28,7 @@ func TestRestartsByHand(t *testing.T) {
 	near(t, "a", a.EndS, 100)
 	near(t, "b starts for good", b.StartS, 100)
 	near(t, "b", b.EndS, 200)
-	if b.Failures != 2 || a.Failures != 0 || r.OOM != 2 {
-		t.Errorf("failures %d and %d, %d in all; want 0, 2, 2", a.Failures, b.Failures, r.OOM)
-	}
+	must.Equal(t, [3]int{a.Failures, b.Failures, r.OOM}, [3]int{0, 2, 2}, "failures of a, of b and in all")
 	near(t, "b's slowdown counts the run that succeeded", b.Slowdown, 1)
 	near(t, "the turnaround counts all", r.MeanTurnaroundS, 150)
 	near(t, "work done, lost runs' included", s.WorkS(0), 100+10+10+100)

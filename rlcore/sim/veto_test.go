@@ -5,8 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -59,8 +58,6 @@ func TestWhatRefusalsCost(t *testing.T) {
 		for _, k := range r.Kept {
 			got = append(got, fmt.Sprintf("%s: %d jobs, %.0f s", k.Reason.Name(), k.Jobs, k.WaitS))
 		}
-		if diff := cmp.Diff(c.want, strings.Join(got, "; ")); diff != "" {
-			t.Errorf("%s:\n%s", c.what, diff)
-		}
+		must.Equal(t, strings.Join(got, "; "), c.want, c.what)
 	}
 }

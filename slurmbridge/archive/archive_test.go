@@ -44,9 +44,9 @@ func TestRecordsAreCompleted(t *testing.T) {
 		if id == 0 {
 			rec.MPSFault = start.Add(30 * time.Second)
 		}
-		if isNew, _, err := a.Keep(ctx, rec, -3*time.Second); err != nil || !isNew {
-			t.Fatal(isNew, err)
-		}
+		isNew, _, err := a.Keep(ctx, rec, -3*time.Second)
+		must.OK(t, err)
+		must.Equal(t, isNew, true)
 	}
 	kept := must.Get(database.List(ctx, st.DB(), func(r *gpuprof.Record) []any { return []any{database.JSON(r)} },
 		`SELECT body FROM record ORDER BY id`))(t)
@@ -64,9 +64,7 @@ func TestRecordsAreCompleted(t *testing.T) {
 		t.Fatal(runs, err)
 	}
 	for i, want := range []struct{ fault, complete bool }{{true, true}, {false, false}, {false, true}} {
-		if runs[i].MPSFault != want.fault || runs[i].Complete != want.complete {
-			t.Errorf("run %d: fault %v, complete %v", i+1, runs[i].MPSFault, runs[i].Complete)
-		}
+		must.Equal(t, [2]bool{runs[i].MPSFault, runs[i].Complete}, [2]bool{want.fault, want.complete}, "run %d", i+1)
 	}
 }
 
@@ -113,9 +111,7 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 		must.Equal(t, must.Get(a.MemoryLimit(ctx, job[0], job[1]))(t), want, job)
 	}
 	st.Close()
-	if limit, err := a.MemoryLimit(ctx, "7", "ann"); err == nil {
-		t.Errorf("without its database: %v", limit)
-	}
+	must.Fail(t, must.Err(a.MemoryLimit(ctx, "7", "ann")), "", "without its database")
 }
 
 // Whatever the clock of a node says, its records have the times of the controller's clock, and an array's task is known

@@ -66,9 +66,7 @@ func TestCredentials(t *testing.T) {
 				t.Errorf("the second time: %+v, %v", c, err)
 			}
 			must.Get(decode(encode(t, here, "some\n\npayload: x")))(t) // another one of the same second
-			if _, err := decode(encode(t, method(t, true, 0), "x")); !errors.Is(err, credential.ErrInvalid) {
-				t.Errorf("made with another key: %v", err)
-			}
+			must.Is(t, must.Err(decode(encode(t, method(t, true, 0), "x"))), credential.ErrInvalid, "made with another key")
 			for off, want := range map[time.Duration]string{
 				-10 * time.Minute: "s behind this host's", 10 * time.Minute: "s ahead of this host's", -time.Minute: "",
 			} {
@@ -134,9 +132,7 @@ func TestOneOfManyReplays(t *testing.T) {
 func TestReplaysOverARestart(t *testing.T) {
 	file := keytest.File(t, keytest.Random(t))
 	before := encode(t, since(file, -time.Second), "x")
-	if _, err := credential.NewKey(file).Decode(t.Context(), before); !errors.Is(err, credential.ErrReplayed) {
-		t.Errorf("%v", err)
-	}
+	must.Is(t, must.Err(credential.NewKey(file).Decode(t.Context(), before)), credential.ErrReplayed)
 }
 
 // A key is changed in three steps, of which each node may be at another than the controller.
@@ -160,12 +156,8 @@ func TestKeyRotation(t *testing.T) {
 	here := since(file, 0)
 	before := encode(t, here, "x")
 	must.OK(t, os.WriteFile(file, []byte(keytest.Line(young)), 0o600))
-	if _, err := here.Decode(t.Context(), before); !errors.Is(err, credential.ErrInvalid) {
-		t.Errorf("made with a key that is gone: %v", err)
-	}
-	if _, err := here.Decode(t.Context(), encode(t, here, "x")); err != nil {
-		t.Errorf("made with the new one: %v", err)
-	}
+	must.Is(t, must.Err(here.Decode(t.Context(), before)), credential.ErrInvalid, "made with a key that is gone")
+	must.OK(t, must.Err(here.Decode(t.Context(), encode(t, here, "x"))))
 }
 
 // A file that others could read or replace is used by nobody, and the error says what to do
@@ -235,9 +227,7 @@ func TestKeyFiles(t *testing.T) {
 		fifo: "is no file", dir: "is no file",
 		filepath.Join(dir, "none"): "no such file", open: "could replace", link: "could replace",
 	} {
-		if _, err := credential.ReadKeys(file); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", file, err, want)
-		}
+		must.Fail(t, must.Err(credential.ReadKeys(file)), want, file)
 		k := credential.NewKey(file)
 		_, err := k.Encode(t.Context(), "x")
 		_, derr := k.Decode(t.Context(), keytest.Forge(keytest.Random(t), 0, time.Now(), "x"))
@@ -282,9 +272,7 @@ func TestMungedIsDown(t *testing.T) {
 		if c, err := m.Decode(t.Context(), "MUNGE:AAAA:"); !errors.Is(err, credential.ErrDown) || c != nil {
 			t.Errorf("decode, %s: %+v, %v", name, c, err)
 		}
-		if _, err := m.Encode(t.Context(), "x"); !errors.Is(err, credential.ErrDown) {
-			t.Errorf("encode, %s: %v", name, err)
-		}
+		must.Is(t, must.Err(m.Encode(t.Context(), "x")), credential.ErrDown, "encode, %s", name)
 	}
 }
 
@@ -307,9 +295,7 @@ func script(t *testing.T, text string) (dir string) {
 func TestOnlyCredentialsAreDecoded(t *testing.T) {
 	m := &credential.Munge{Bin: "/nonexistent"}
 	for _, cred := range []string{"MUNGE:AAAA:\n", "MUNGE:" + strings.Repeat("A", 4*credential.MaxPayload) + ":"} {
-		if _, err := m.Decode(t.Context(), cred); !errors.Is(err, credential.ErrInvalid) {
-			t.Errorf("%.20q: %v", cred, err)
-		}
+		must.Is(t, must.Err(m.Decode(t.Context(), cred)), credential.ErrInvalid, "%.20q", cred)
 	}
 	long := strings.Repeat("x", credential.MaxPayload+1)
 	for _, m := range []credential.Method{credential.NewKey(keytest.File(t, keytest.Random(t))), credential.NewToken()} {

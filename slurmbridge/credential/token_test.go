@@ -152,9 +152,7 @@ func TestADaemonsFaultIsNoTokens(t *testing.T) {
 	}
 	none := credential.NewToken()
 	none.Sockets = []string{filepath.Join(t.TempDir(), "none")}
-	if _, err := none.Encode(t.Context(), "x"); !errors.Is(err, credential.ErrDown) {
-		t.Errorf("make: %v", err)
-	}
+	must.Is(t, must.Err(none.Encode(t.Context(), "x")), credential.ErrDown)
 	if c, err := none.Decode(t.Context(), valid); !errors.Is(err, credential.ErrDown) || c != nil {
 		t.Errorf("check: %+v, %v", c, err)
 	}
@@ -169,7 +167,8 @@ func TestTheMethodIsChosenOnce(t *testing.T) {
 		how := credential.Choose(key, "")
 		must.Equal(t, fmt.Sprintf("%T %T", how.Nodes, how.Users), want, "key %q", key)
 		seen[how.Nodes.Header()], seen[how.Users.Header()] = true, true
-		must.Equal(t, fmt.Sprintf("%T", credential.ForUser(how.Users.Header(), "")), fmt.Sprintf("%T", how.Users), "key %q", key)
+		must.Equal(t, fmt.Sprintf("%T", credential.ForUser(how.Users.Header(), "")), fmt.Sprintf("%T", how.Users),
+			"key %q", key)
 	}
 	must.Equal(t, len(seen), 3, "headers")
 	for _, header := range []string{"", "Basic", "Slurmbridge-Credential"} {

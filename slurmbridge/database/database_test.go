@@ -55,9 +55,7 @@ func TestAFileStaysAsItIs(t *testing.T) {
 	before := must.Get(os.ReadFile(path))(t)
 	must.Equal(t, opened(t, path), "", "logged")
 	must.Equal(t, bytes.Equal(must.Get(os.ReadFile(path))(t), before), true, "it is as it was")
-	if left, _ := filepath.Glob(path + "*"); len(left) != 1 {
-		t.Errorf("files: %v", left)
-	}
+	must.Equal(t, len(must.Get(filepath.Glob(path+"*"))(t)), 1, "files")
 }
 
 // Daemon and commands may meet at an empty file: one of them makes its tables.
@@ -95,9 +93,7 @@ func TestTablesAreMadeWholly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "slurmbridge.db")
 	db := must.Get(sql.Open("sqlite", path))(t)
 	must.Get(db.Exec(`CREATE TABLE bridge_used (x)`))(t) // the last of them
-	if _, err := Open(t.Context(), path); err == nil {
-		t.Fatal("opened")
-	}
+	must.Fail(t, must.Err(Open(t.Context(), path)), "")
 	must.Equal(t, tables(t, path), []string{"bridge_used"}, "tables")
 	must.Get(db.Exec(`DROP TABLE bridge_used`))(t)
 	db.Close()
@@ -126,12 +122,9 @@ func TestRootMakesNoFilesOfItsOwn(t *testing.T) {
 	}
 	target := filepath.Join(t.TempDir(), "roots")
 	must.OK(t, os.Symlink(target, filepath.Join(dir, "link.db")))
-	if _, err := Open(t.Context(), filepath.Join(dir, "link.db")); err == nil {
-		t.Error("a link that leads nowhere was followed")
-	}
-	if _, err := os.Stat(target); !os.IsNotExist(err) {
-		t.Errorf("what a link leads to was made: %v", err)
-	}
+	must.Fail(t, must.Err(Open(t.Context(), filepath.Join(dir, "link.db"))), "",
+		"a link that leads nowhere isn't followed")
+	must.Is(t, must.Err(os.Stat(target)), os.ErrNotExist, "what a link leads to isn't made")
 }
 
 // A file that is no database, or of which a page in the middle is lost, as after a power cut or on a failing disk: a
@@ -142,7 +135,8 @@ func TestDamagedFilesAreSetAside(t *testing.T) {
 	text := must.Get(os.ReadFile(lost))(t)
 	db := must.Get(sql.Open("sqlite", lost))(t)
 	var root, page int
-	must.OK(t, db.QueryRow(`SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE name = 'record'`).Scan(&root, &page))
+	const where = `SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE name = 'record'`
+	must.OK(t, db.QueryRow(where).Scan(&root, &page))
 	db.Close()
 	clear(text[(root-1)*page : root*page])
 	for name, text := range map[string][]byte{
@@ -169,9 +163,7 @@ func TestDamagedFilesAreSetAside(t *testing.T) {
 			t.Errorf("%s: it holds %d bytes, %v; replaced: %v", name, n, err, Replaced(t.Context(), db))
 		}
 	}
-	if _, err := Open(t.Context(), filepath.Join(t.TempDir(), "none", "s.db")); err == nil {
-		t.Error("a folder that isn't there: no error")
-	}
+	must.Fail(t, must.Err(Open(t.Context(), filepath.Join(t.TempDir(), "none", "s.db"))), "", "a folder that isn't there")
 }
 
 // Where a row's JSON can't be read, Intact and Rows leave the row out and say so once; List, which restores jobs, fails.
@@ -189,7 +181,5 @@ func TestADamagedRow(t *testing.T) {
 		must.Equal(t, len(must.Get(Intact(t.Context(), db, columns, query))(t)), 29, "rows")
 	}
 	must.Equal(t, strings.Count(log.String(), "a row is left out"), 1, log.String())
-	if _, err := List(t.Context(), db, columns, query); !errors.Is(err, errDamagedRow) {
-		t.Errorf("List: %v", err)
-	}
+	must.Is(t, must.Err(List(t.Context(), db, columns, query)), errDamagedRow, "List")
 }

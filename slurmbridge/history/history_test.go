@@ -172,13 +172,11 @@ func TestAJobThatAskedForSharesMayShareThoughItHadThemAll(t *testing.T) {
 	all := record(7, 0, 60)
 	all.Shared = false
 	k := &kept{shown: []Run{polls(0, 61)}, records: []Record{all}}
-	if r := ended(t, k, 0, 100)[0]; r.WholeGPUs != 0 || r.Job().NoShare {
-		t.Errorf("%+v", r)
-	}
+	must.Equal(t, ended(t, k, 0, 100)[0].WholeGPUs, 0)
+	must.Equal(t, ended(t, k, 0, 100)[0].Job().NoShare, false)
 	k.shown = nil // nothing but the record knows
-	if r := ended(t, k, 0, 100)[0]; r.WholeGPUs != 1 || !r.Job().NoShare {
-		t.Errorf("%+v", r)
-	}
+	must.Equal(t, ended(t, k, 0, 100)[0].WholeGPUs, 1)
+	must.Equal(t, ended(t, k, 0, 100)[0].Job().NoShare, true)
 }
 
 // Polls show an end a while after the record has it, where the bridge was away a long one: a run at the

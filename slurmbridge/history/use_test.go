@@ -58,14 +58,11 @@ func TestAShortBreakIsNotIdle(t *testing.T) {
 func TestWhatARecordDoesNotTellIsNotKnown(t *testing.T) {
 	r := used(0, 0, 0)
 	r.Unknown = []string{"gpu", "mem", "power"}
-	if u := useOf(r, nil, nil); u.KnownS != 0 || u.IdleKnownS != 0 || u.CardMiB != 0 || u.EnergyJ != 0 {
-		t.Errorf("%+v", *u)
-	}
+	u := useOf(r, nil, nil)
+	must.Equal(t, [4]float64{u.KnownS, u.IdleKnownS, u.CardMiB, u.EnergyJ}, [4]float64{})
 	r = used(0.5, 0.5)
 	r.Samples = 0
-	if u := useOf(r, nil, nil); u != nil {
-		t.Errorf("nothing was sampled: %+v", *u)
-	}
+	must.Equal(t, useOf(r, nil, nil), nil, "nothing was sampled")
 	r = used(1, 1)
 	r.MissedS = 60
 	if u := useOf(r, nil, nil); !near(u.KnownS, 60) || !near(u.ComputedS, 60) {

@@ -79,9 +79,7 @@ func TestWhichNodesAreTyped(t *testing.T) {
 	down.SetTypes([]string{"a100"})
 	must.Equal(t, (&Snapshot{Nodes: []Node{mixed, down}}).Models(), []string{"2g.20gb", "a100", "h100"})
 	must.Equal(t, (&Snapshot{Nodes: []Node{down}}).Models(), nil)
-	if got := ParseTerms("share:model=2g.20gb"); got.Model != "2g.20gb" || len(got.Ignored) > 0 {
-		t.Errorf("%+v", got)
-	}
+	must.Equal(t, ParseTerms("share:model=2g.20gb"), Terms{Model: "2g.20gb"})
 	if got := ParseTerms("share:model=a:b"); got.Model != "" || len(got.Ignored) != 1 {
 		t.Errorf("%+v", got)
 	}

@@ -135,15 +135,9 @@ func TestWhichJobsAreSessions(t *testing.T) {
 			t.Errorf("%s: %+v, want %v MiB, a contract of %v", name, got, c.mib, c.contract)
 		}
 	}
-	if got := ParseTerms("share:try-memory=8G"); got.TryMiB != 8192 || len(got.Ignored) > 0 {
-		t.Errorf("%+v", got)
-	}
-	if got := ParseTerms("share:memory=8G"); got.MemoryMiB != 8192 || got.TryMiB != 0 || len(got.Ignored) > 0 {
-		t.Errorf("%+v", got)
-	}
-	if got := ParseTerms("share:report,share:no-mail"); !got.Report || !got.NoMail || len(got.Ignored) > 0 {
-		t.Errorf("what says nothing of sharing: %+v", got)
-	}
+	must.Equal(t, ParseTerms("share:try-memory=8G"), Terms{TryMiB: 8192})
+	must.Equal(t, ParseTerms("share:memory=8G"), Terms{MemoryMiB: 8192})
+	must.Equal(t, ParseTerms("share:report,share:no-mail"), Terms{Report: true, NoMail: true})
 	for _, comment := range []string{
 		"share:memory", "share:memory=8", "share:memory=0.1", "share:memory=-8G",
 		"share:try-memory", "share:try-memory=8", "share:interactive=8", "share:interactive=-1G", "share:interactive=0M",

@@ -90,9 +90,7 @@ func TestDamagedJournal(t *testing.T) {
 func TestStory(t *testing.T) {
 	ctx := context.Background()
 	j := open(t, filepath.Join(t.TempDir(), "j.db"))
-	if _, err := j.Story(ctx, "10"); !errors.Is(err, ErrNotFound) {
-		t.Errorf("of nothing: %v", err)
-	}
+	must.Is(t, must.Err(j.Story(ctx, "10")), ErrNotFound, "of nothing")
 	must.OK(t, j.SaveGroup(ctx, group(1, job.Released, "10", "11")))
 	gres := "mps:50"
 	c := &job.Change{
@@ -106,9 +104,7 @@ func TestStory(t *testing.T) {
 		s.Changes[0].Result != "refused" {
 		t.Errorf("story %+v", s)
 	}
-	if s.Note != nil {
-		t.Errorf("another job's note: %+v", s.Note)
-	}
+	must.Equal(t, s.Note, nil, "another job's note")
 }
 
 // The story of a job that is requeued for ever is that of its last runs, in their order.
@@ -157,9 +153,7 @@ func TestForget(t *testing.T) {
 		must.OK(t, j.SaveGroup(ctx, g))
 	}
 	must.OK(t, j.Forget(ctx, time.Now()))
-	if _, err := j.Story(ctx, "10"); !errors.Is(err, ErrNotFound) {
-		t.Errorf("an old group is still there: %v", err)
-	}
+	must.Is(t, must.Err(j.Story(ctx, "10")), ErrNotFound, "an old group is gone")
 	b, err := open(t, path).Load(ctx)
 	if err != nil || b.Groups[2] == nil || b.NextID != 4 {
 		t.Errorf("%+v, %v: the open group must stay, and numbers go on", b, err)

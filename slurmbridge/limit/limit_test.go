@@ -35,9 +35,8 @@ func TestLimitReasons(t *testing.T) {
 		"QOSMinGRES":                                                                                  {true, true},
 		"QOSMaxWallDurationPerJobLimit":                                                               {true, true},
 	} {
-		if is, forever := Reason(reason); is != want[0] || forever != want[1] {
-			t.Errorf("%q: %v, %v", reason, is, forever)
-		}
+		is, forever := Reason(reason)
+		must.Equal(t, [2]bool{is, forever}, want, reason)
 	}
 }
 

@@ -224,9 +224,7 @@ func TestTheGateFileSaysHowGPUsAreShared(t *testing.T) {
 	must.OK(t, loop.CloseGateFile(b.Gate.File))
 	must.Equal(t, said(t, b), "gres=shard\nunits=100\npartition=gates\n")
 	must.OK(t, os.WriteFile(b.Gate.File, []byte("job=7\nexpires=1\n"), 0o644), loop.CloseGateFile(b.Gate.File))
-	if _, err := os.Stat(b.Gate.File); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file that doesn't say it stays: %v", err)
-	}
+	must.Is(t, must.Err(os.Stat(b.Gate.File)), os.ErrNotExist, "a file that doesn't say it")
 }
 
 // Without a gate no file names one, and the status says why.
@@ -238,9 +236,8 @@ func TestRefusedGate(t *testing.T) {
 	ungated := m.submit("ann", time.Minute, nil, false) // no script turned its request into shares
 	ungated.Request = job.GPURequest{Kind: job.SharedGPU}
 	tick(t, b, m, 3*time.Second)
-	if ungated.State != job.Running || ungated.Request.Count != job.Units {
-		t.Errorf("without a gate a job that asks for gpu:shared is %s with %d shares", ungated.State, ungated.Request.Count)
-	}
+	must.Equal(t, ungated.State, job.Running, "without a gate")
+	must.Equal(t, ungated.Request.Count, job.Units, "without a gate")
 	must.Equal(t, said(t, b), "gres=mps\nunits=100\n")
 	if st := b.Status(); st.Gate != "" || !strings.Contains(st.GateErr, "create gate") {
 		t.Errorf("gate %q, %q", st.Gate, st.GateErr)

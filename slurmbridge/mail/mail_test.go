@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -65,9 +64,7 @@ func TestWhereMailsGo(t *testing.T) {
 		"a very long one":          {strings.Repeat("a", 300) + "@x.org", "ann", "", []string{"ann"}},
 		"a user that is no name":   {"", "ann\nBcc: x", "", nil},
 	} {
-		if diff := cmp.Diff(c.want, Addresses(c.mailUser, c.user, c.domain)); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
+		must.Equal(t, Addresses(c.mailUser, c.user, c.domain), c.want, name)
 	}
 }
 
@@ -146,9 +143,7 @@ func TestBadTemplates(t *testing.T) {
 		"", "{{", `{{define "idle"}}Subject: x{{end}}`, `{{define "idle"}}x{{end}}{{define "report"}}Subject: x{{end}}`,
 		`{{define "idle"}}Subject: {{.Password}}{{end}}{{define "report"}}Subject: x{{end}}`,
 	} {
-		if _, err := ParseTemplate(text); err == nil {
-			t.Errorf("%q passes", text)
-		}
+		must.Fail(t, must.Err(ParseTemplate(text)), "", text)
 	}
 }
 
@@ -265,9 +260,7 @@ func TestNothingReachesAShell(t *testing.T) {
 		!strings.HasSuffix(got, "\n\ntext\n") {
 		t.Error(got)
 	}
-	if _, err := os.Stat(victim); err == nil {
-		t.Error("a shell saw the subject")
-	}
+	must.Is(t, must.Err(os.Stat(victim)), os.ErrNotExist, "what a shell would make that saw the subject")
 	fails, _ := program(t, "mail", "[ \"$3\" = bob ] && exit\necho no such user >&2\nexit 67\n")
 	for to, want := range map[string]bool{"ann": false, "ann,bob": true, "bob,ann": true} {
 		sent, err := Send(t.Context(), fails, strings.Split(to, ","), "x", "")
@@ -280,9 +273,7 @@ func TestNothingReachesAShell(t *testing.T) {
 // A mail program that has taken a mail, and leaves a process behind with its output, isn't called for that mail again.
 func TestSentThoughSomethingIsLeftBehind(t *testing.T) {
 	leaves, _ := program(t, "mail", "sleep 5 &\n")
-	if sent, err := Send(t.Context(), leaves, []string{"ann"}, "x", ""); !sent || err != nil {
-		t.Errorf("sent %v, %v", sent, err)
-	}
+	must.Equal(t, must.Get(Send(t.Context(), leaves, []string{"ann"}, "x", ""))(t), true)
 }
 
 func TestThePathOfTheMailProgram(t *testing.T) {
@@ -298,11 +289,7 @@ func TestThePathOfTheMailProgram(t *testing.T) {
 	t.Cleanup(func() { sendmails = before })
 	mta, _ := program(t, "sendmail", "")
 	sendmails = []string{"/absent/sendmail", mta}
-	if got, err := Program("", "/absent/mail"); got != mta || err != nil {
-		t.Errorf("without MailProg: %q %v", got, err)
-	}
+	must.Equal(t, must.Get(Program("", "/absent/mail"))(t), mta, "without MailProg")
 	sendmails = nil
-	if got, err := Program("", "/absent/mail"); err == nil {
-		t.Errorf("without any: %q", got)
-	}
+	must.Fail(t, must.Err(Program("", "/absent/mail")), "", "without any")
 }

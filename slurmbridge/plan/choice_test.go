@@ -52,9 +52,7 @@ func TestGPUsThatAreLeftAlone(t *testing.T) {
 	} {
 		in := oneGPU(sharer("1"))
 		set(in)
-		if got := sharesOf(planner().Plan(in)); len(got) > 0 {
-			t.Errorf("%s: %v", name, got)
-		}
+		must.Equal(t, sharesOf(planner().Plan(in)), nil, name)
 	}
 	must.Equal(t, sharesOf(planner().Plan(oneGPU(sharer("1")))), map[string]int{"1": 50})
 }

@@ -1,7 +1,6 @@
 package receipt
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -57,9 +56,7 @@ func TestManySmallJobsWantSlices(t *testing.T) {
 	if l := x.row(t, "3 × 2g + 1g", false); l.GPUs != 4 || !(l.Turnaround > 1) || l.refuses() {
 		t.Errorf("%+v", l)
 	}
-	if x.Jobs != 7 || x.Cut != 1 || x.Whole != 0 || len(x.Layouts) != 8 {
-		t.Errorf("%+v", x)
-	}
+	must.Equal(t, [4]int{x.Jobs, x.Cut, x.Whole, len(x.Layouts)}, [4]int{7, 1, 0, 8}, "jobs, GPUs cut and whole, layouts")
 }
 
 // A layout that has no room for a job's memory isn't the best, however early the others end there.
@@ -100,7 +97,5 @@ func TestWhatNoSliceCanBe(t *testing.T) {
 		t.Errorf("%+v", x)
 	}
 	w.Nodes = []job.Node{{Name: "n1", GPUs: 1, GPUType: "y", Partitions: []string{"gpu"}}}
-	if _, err := w.MIG(waiting(3, small(.2, 1000))); !errors.Is(err, ErrReplay) {
-		t.Errorf("no GPU has MIG: %v", err)
-	}
+	must.Is(t, must.Err(w.MIG(waiting(3, small(.2, 1000)))), ErrReplay, "no GPU has MIG")
 }

@@ -78,9 +78,7 @@ func TestWhatWasDone(t *testing.T) {
 	c.Decided = history.Decision{Group: 2, Policy: "dqn", Predicted: 1}
 	in := &Input{From: at(-10), To: at(200), Jobs: []history.Run{a, b, c}}
 	r := Make(in)
-	if r.Jobs != 3 || r.Users != 2 || r.Shared != 2 || r.Grouped != 2 || r.Groups != 1 {
-		t.Errorf("%+v", r)
-	}
+	must.Equal(t, [5]int{r.Jobs, r.Users, r.Shared, r.Grouped, r.Groups}, [5]int{3, 2, 2, 2, 1})
 	near(t, "used", r.Hours.Used, 2.25)
 	near(t, "one by one", r.Hours.OneByOne, 3)
 	near(t, "saved", r.Hours.Saved, 0.75)
@@ -171,9 +169,8 @@ func TestAdoptedJobsAreToldFromThoseThatAsked(t *testing.T) {
 		{Name: "untouched", Jobs: 1, Would: 1, Waited: Mean{1, 4}, Saved: Mean{1, 0}},
 	})
 	var text bytes.Buffer
-	if r.Text(&text, 10); !strings.Contains(text.String(), "│ adopted   │    3 │") {
-		t.Error(text.String())
-	}
+	r.Text(&text, 10)
+	must.Contain(t, text.String(), "│ adopted   │    3 │")
 }
 
 func TestReceiptOfShadow(t *testing.T) {
@@ -187,9 +184,7 @@ func TestReceiptOfShadow(t *testing.T) {
 		jobs = append(jobs, j)
 	}
 	r := Make(&Input{Jobs: jobs, Replay: world()})
-	if r.Intended != 3 || r.Grouped != 0 || r.Predicted.Jobs != 3 || r.Modes["shadow"] != 4 {
-		t.Errorf("%+v", r)
-	}
+	must.Equal(t, [4]int{r.Intended, r.Grouped, r.Predicted.Jobs, r.Modes["shadow"]}, [4]int{3, 0, 3, 4})
 	x := r.Replay
 	if x == nil {
 		t.Fatal(r.NoReplay)
@@ -233,9 +228,7 @@ func TestRulesInShadowCountWhoIsEligible(t *testing.T) {
 	in := &Input{Jobs: []history.Run{matched, other, full}}
 	in.Rule = func(j *history.Run) *adopt.Rule { return map[string]*adopt.Rule{"ann": {}}[j.User] }
 	r := Make(in)
-	if r.Eligible != 1 || r.Intended != 0 || r.Kinds[0].Would != 1 {
-		t.Errorf("%d are eligible, %d of the table", r.Eligible, r.Kinds[0].Would)
-	}
+	must.Equal(t, [3]int{r.Eligible, r.Intended, r.Kinds[0].Would}, [3]int{1, 0, 1})
 	must.Contain(t, strings.Join(r.Lines(), "\n"), "They match 1 job that used less than half of a GPU")
 }
 
@@ -272,9 +265,7 @@ func TestReplayKeepsRules(t *testing.T) {
 	if r, err = w.Replay([]history.Run{never, whole}); err != nil || r.Jobs != 1 {
 		t.Errorf("%+v %v", r, err)
 	}
-	if _, err := (&World{Card: w.Card, Decider: w.Decider}).Replay([]history.Run{never}); err == nil {
-		t.Error("replayed without a GPU")
-	}
+	must.Fail(t, must.Err((&World{Card: w.Card, Decider: w.Decider}).Replay([]history.Run{never})), "", "without a GPU")
 }
 
 // The replay says for which of the guard's reasons jobs waited: bob's job doesn't fit beside ann's for an hour.

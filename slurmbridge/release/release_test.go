@@ -148,9 +148,7 @@ func TestAReleasedGroupIsRecognisedAsReleased(t *testing.T) {
 		}
 		for i := range g.Members {
 			m := &g.Members[i]
-			if s := release.Recognise(g, m, jobs[m.Ref], gate, time.Time{}); s != release.AsReleased {
-				t.Fatalf("member %s, %+v, is seen as %q", m.Ref, jobs[m.Ref], s)
-			}
+			must.Equal(t, release.Recognise(g, m, jobs[m.Ref], gate, time.Time{}), release.AsReleased, "%s", m.Ref)
 		}
 	})
 }
@@ -166,9 +164,7 @@ func TestARestoredMemberIsWhatItWas(t *testing.T) {
 			apply(jobs, release.Restore(m, jobs[m.Ref], gate, "a test", time.Time{}))
 			was, is := before[m.Ref], jobs[m.Ref]
 			same(t, &was, is)
-			if s := release.Recognise(g, m, is, gate, time.Time{}); s != release.Back {
-				t.Fatalf("restored, it is seen as %q", s)
-			}
+			must.Equal(t, release.Recognise(g, m, is, gate, time.Time{}), release.Back, "restored")
 		}
 	})
 }
@@ -220,9 +216,7 @@ func TestAnEditedMemberKeepsNothingOfTheBridges(t *testing.T) {
 		case "dependency":
 			depend(j, "afterok:5")
 		}
-		if s := release.Recognise(g, m, j, gate, time.Time{}); s != release.Edited {
-			t.Fatalf("%+v is seen as %q", j, s)
-		}
+		must.Equal(t, release.Recognise(g, m, j, gate, time.Time{}), release.Edited)
 		if c, ok := release.HandBack(g, m, j); ok {
 			apply(jobs, c)
 		}

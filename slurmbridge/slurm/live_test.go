@@ -146,9 +146,7 @@ func TestHowJobsAreDescribed(t *testing.T) {
 	must.Equal(t, len(describe("99998", "99999")), 0, "jobs that never were")
 	must.OK(t, c.Requeue(ctx, bad))
 	must.Equal(t, describe(bad)[bad].State, "PENDING", "after it was requeued")
-	if err := c.Requeue(ctx, final); err == nil {
-		t.Error("a job that mustn't be run again was requeued")
-	}
+	must.Fail(t, c.Requeue(ctx, final), "", "a job that mustn't be run again")
 	must.Is(t, c.Requeue(ctx, "99999"), job.ErrNoJob, "a job that never was")
 }
 

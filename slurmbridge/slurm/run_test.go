@@ -358,20 +358,12 @@ func TestUpdateRefuses(t *testing.T) {
 		{Jobs: []string{"1"}, TimeLimit: 90 * time.Second},
 		{Jobs: []string{"1"}, TimeLimit: -time.Minute},
 	} {
-		if err := c.UpdateAll(t.Context(), []job.Update{u})[0]; err == nil {
-			t.Errorf("%+v was sent", u)
-		}
+		must.Fail(t, c.UpdateAll(t.Context(), []job.Update{u})[0], "", u)
 	}
 	for _, bad := range []string{"", "-1", "1,2", "--state=PD"} {
-		if err := c.OpenGate(context.Background(), bad); err == nil {
-			t.Errorf("gate %q was cancelled", bad)
-		}
-		if err := c.RenewGate(context.Background(), bad, time.Minute); err == nil {
-			t.Errorf("gate %q was renewed", bad)
-		}
-		if _, err := c.Script(context.Background(), bad); err == nil {
-			t.Errorf("script of %q was read", bad)
-		}
+		must.Fail(t, c.OpenGate(context.Background(), bad), "", bad)
+		must.Fail(t, c.RenewGate(context.Background(), bad, time.Minute), "", bad)
+		must.Fail(t, must.Err(c.Script(context.Background(), bad)), "", bad)
 	}
 	must.Equal(t, calls(), []string{""}, "commands were run")
 }
@@ -393,9 +385,7 @@ esac`)
 		t.Errorf("sacctmgr is asked, or %v", got)
 	}
 	c.GPULimits = true
-	if got := c.gpuLimits(t.Context(), map[string]string{"AccountingStorageEnforce": "associations"}, nil); got != nil {
-		t.Errorf("nothing is enforced: %v", got)
-	}
+	must.Equal(t, c.gpuLimits(t.Context(), map[string]string{"AccountingStorageEnforce": "associations"}, nil), nil)
 	if got := c.gpuLimits(t.Context(), config, nil); len(got) != 1 || !got[0].Uncounted || !got[0].Counts(&job.Job{}) {
 		t.Errorf("not known yet: %+v", got)
 	}
@@ -440,9 +430,7 @@ func TestLongScripts(t *testing.T) {
 		t.Error("the end of a long script doesn't count")
 	}
 	c := fake(t, "head -c 20000000 /dev/zero")
-	if b, err := c.Script(t.Context(), "5"); err == nil {
-		t.Errorf("%d bytes of an endless script", len(b))
-	}
+	must.Fail(t, must.Err(c.Script(t.Context(), "5")), "", "an endless script")
 }
 
 // One look is one squeue and one scontrol for the nodes; configuration, GPUs of
@@ -478,9 +466,8 @@ esac`)
 			} {
 				must.Equal(t, by[ref].GPUs, want, "job %s", ref)
 			}
-			if by["24"].ExcNodes != "n[1,3]" || by["22_1"].ExcNodes != "n3" || by["22_0"].ExcNodes != "" {
-				t.Errorf("excluded: %q %q %q", by["24"].ExcNodes, by["22_1"].ExcNodes, by["22_0"].ExcNodes)
-			}
+			got := [3]string{by["24"].ExcNodes, by["22_1"].ExcNodes, by["22_0"].ExcNodes}
+			must.Equal(t, got, [3]string{"n[1,3]", "n3", ""}, "excluded")
 			if len(snap.Nodes) != 4 || len(snap.Gates) != 1 || snap.Gates[0].ID != "32" || snap.Gates[0].Open ||
 				!strings.HasPrefix(snap.Release, release) {
 				t.Errorf("%+v %+v %s", snap.Nodes, snap.Gates, snap.Release)
@@ -511,9 +498,7 @@ func TestPartitionsThatCantBeRead(t *testing.T) {
 esac`)
 	now := time.Unix(1e9, 0)
 	c.Now = func() time.Time { return now }
-	if s, err := c.Poll(t.Context()); err == nil {
-		t.Errorf("%+v", s)
-	}
+	must.Fail(t, must.Err(c.Poll(t.Context())), "")
 	must.OK(t, os.Remove(away))
 	for range 2 {
 		must.Equal(t, must.Get(c.Poll(t.Context()))(t).PerGPU, map[string]job.PerGPU{"a": {CPUs: 4}})

@@ -89,12 +89,9 @@ func TestEndingOfALentJob(t *testing.T) {
 	gone.Jobs = nil
 	observe(tr, gone)
 	must.Equal(t, len(tr.Left), 1, "runs that are over")
-	if e := tr.Left[0].Ending; e.RunS != 2700 || e.DoneS != 1800 || e.LeastS != 900 || e.LimitS != 4200 || e.LentS != 600 {
-		t.Errorf("%+v", e)
-	}
-	if len(tr.Loans) > 0 {
-		t.Errorf("%+v", tr.Loans)
-	}
+	e := tr.Left[0].Ending
+	must.Equal(t, [5]float64{e.RunS, e.DoneS, e.LeastS, e.LimitS, e.LentS}, [5]float64{2700, 1800, 900, 4200, 600})
+	must.Equal(t, len(tr.Loans), 0)
 }
 
 // fixed predicts one slowdown for all.

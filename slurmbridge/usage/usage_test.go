@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/csv"
-	"errors"
 	"math"
 	"path/filepath"
 	"strings"
@@ -145,9 +144,7 @@ func TestWhatIsNotKnownIsEmpty(t *testing.T) {
 	f := run("1", "ann", 0, 10)
 	f.Use = nil
 	r := report(t, User, f)
-	if diff := cmp.Diff(Line{Name: "all", Runs: 1, Held: 10}, r.Total); diff != "" {
-		t.Errorf("more is known than what was held: %s", diff)
-	}
+	must.Equal(t, r.Total, Line{Name: "all", Runs: 1, Held: 10}, "no more is known than what was held")
 	var text, table strings.Builder
 	must.OK(t, r.CSV(&text))
 	rows, err := csv.NewReader(strings.NewReader(text.String())).ReadAll()
@@ -248,9 +245,7 @@ func TestCharged(t *testing.T) {
 		}
 	}
 	q.Weights = map[string]Weights{"gpu": {Share: 2}}
-	if l := reportOf(t, q, whole).Total; l.Charged != nil {
-		t.Errorf("no GPU is charged: %v", *l.Charged)
-	}
+	must.Equal(t, reportOf(t, q, whole).Total.Charged, nil, "no GPU is charged")
 }
 
 // hours draws a time that is known exactly, in ms, too.
@@ -388,7 +383,5 @@ func TestNamesInTablesAreUsersWords(t *testing.T) {
 	if strings.ContainsAny(table.String()+text.String(), "\x1b\u202e") || strings.Contains(text.String(), "\n\"=") {
 		t.Errorf("%s%s", table.String(), text.String())
 	}
-	if _, err := ParseBy("colour"); !errors.Is(err, ErrBy) {
-		t.Error(err)
-	}
+	must.Is(t, must.Err(ParseBy("colour")), ErrBy)
 }

@@ -129,9 +129,7 @@ func TestFiguresOfARun(t *testing.T) {
 		t.Errorf("open: turnaround, idle, makespan: %s", diff)
 	}
 	open.jobs = aRun().jobs[1:]
-	if _, err := sum(open, 10); err == nil {
-		t.Error("no job completed, and no error")
-	}
+	must.Fail(t, must.Err(sum(open, 10)), "", "no job completed")
 }
 
 // Jobs are compared one by one; those that did not complete in both are left out. The table and demo.json show it.

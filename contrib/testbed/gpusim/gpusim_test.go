@@ -160,9 +160,8 @@ func TestOutOfMemory(t *testing.T) {
 	}
 	sa := claim(t, d, Claimant{PID: process(t)}, grows)
 	sb := claim(t, d, Claimant{PID: process(t)}, steady("b", 100, rlcore.Use{GPU: .1, MemMiB: 5000}))
-	if _, err := d.Claim(Claimant{PID: process(t)}, steady("c", 1, rlcore.Use{MemMiB: 6197})); !errors.Is(err, ErrOOM) {
-		t.Errorf("third: %v", err)
-	}
+	third := steady("c", 1, rlcore.Use{MemMiB: 6197})
+	must.Is(t, must.Err(d.Claim(Claimant{PID: process(t)}, third)), ErrOOM, "third")
 	*now = 50
 	pa := must.Get(sa.Progress())(t)
 	pb := must.Get(sb.Progress())(t)
@@ -315,9 +314,7 @@ func TestCreateRefusesNonsense(t *testing.T) {
 		{MIG: true},
 		{Model: "a100", Instances: []string{"1g.18gb"}},
 	} {
-		if err := Create(filepath.Join(t.TempDir(), "s"), cfg); err == nil {
-			t.Errorf("%+v was made", cfg)
-		}
+		must.Fail(t, Create(filepath.Join(t.TempDir(), "s"), cfg), "", cfg)
 	}
 	for _, m := range ModelNames() {
 		s, _ := machine(t, Config{Model: m, GPUs: 3, Minors: []int{2, 0, 1}})
@@ -342,9 +339,7 @@ func TestLimitsFromVoltaOn(t *testing.T) {
 			t.Errorf("%s: %+v moved %v", model, pr, g.PCIeMB)
 		}
 		c.Limits = Limits{MemMiB: 2999}
-		if _, err := d.Claim(c, p); errors.Is(err, ErrOOM) != (model == "a100") {
-			t.Errorf("%s: memory limit: %v", model, err)
-		}
+		must.Equal(t, errors.Is(must.Err(d.Claim(c, p)), ErrOOM), model == "a100", "the memory limit of %s holds", model)
 	}
 }
 

@@ -1,7 +1,6 @@
 package gpusim
 
 import (
-	"errors"
 	"math"
 	"testing"
 
@@ -13,9 +12,8 @@ import (
 func TestInstancesAreApart(t *testing.T) {
 	s, now := machine(t, Config{Model: "a100", Instances: []string{"3g.20gb", "3g.20gb"}})
 	d := s.Device(0)
-	if _, err := d.Claim(Claimant{}, steady("whole", 1, rlcore.Use{})); !errors.Is(err, ErrNoInstance) {
-		t.Errorf("the whole of a card that is cut: %v", err)
-	}
+	must.Is(t, must.Err(d.Claim(Claimant{}, steady("whole", 1, rlcore.Use{}))), ErrNoInstance,
+		"the whole of a card that is cut")
 	// It wants the whole card: 42 of 108 SMs take 108/42 as long.
 	use := rlcore.Use{GPU: 1, Core: 1, MemMiB: 12000}
 	a := claim(t, d, Claimant{PID: process(t), Instance: 1}, steady("a", 10, use))
@@ -28,9 +26,7 @@ func TestInstancesAreApart(t *testing.T) {
 		}
 	}
 	// The card's memory would hold it, the instance's doesn't.
-	if _, err := d.Claim(Claimant{PID: process(t), Instance: 1}, steady("c", 10, use)); !errors.Is(err, ErrOOM) {
-		t.Errorf("12 GB more in an instance with 20: %v", err)
-	}
+	must.Is(t, must.Err(d.Claim(Claimant{PID: process(t), Instance: 1}, steady("c", 10, use))), ErrOOM, "12 GB more in 20")
 	use.MemMiB = 100
 	c := claim(t, d, Claimant{PID: process(t), Instance: 1}, steady("c", 10, use))
 	*now = 6

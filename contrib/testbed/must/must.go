@@ -30,6 +30,9 @@ func Get[V any](v V, err error) func(T) V {
 	}
 }
 
+// Err returns the error of a call that also returns a value, must.Err(f()).
+func Err[V any](_ V, err error) error { return err }
+
 // List returns what a sequence has, and ends the test at its first error.
 func List[V any](t T, seq iter.Seq2[V, error]) []V {
 	t.Helper()

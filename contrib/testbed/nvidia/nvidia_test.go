@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // A driver's folder has what the other tests look for in it.
@@ -12,9 +14,7 @@ func TestFetched(t *testing.T) {
 		for _, path := range []string{
 			d.Control(), filepath.Join(d.Libraries(t), "libnvidia-ml.so.1"), filepath.Join(d.Libraries(t), "libcuda.so.1"),
 		} {
-			if _, err := os.Stat(path); err != nil {
-				t.Errorf("driver %s: %v", d.Name, err)
-			}
+			must.OK(t, must.Err(os.Stat(path)))
 		}
 	}
 }

@@ -64,15 +64,11 @@ func TestACluster(t *testing.T) {
 	}
 	c.KillNode(0)
 	must.OK(t, c.StartNode(0))
-	if err := c.StartNode(0); err == nil {
-		t.Error("a node is started twice")
-	}
+	must.Fail(t, c.StartNode(0), "", "a node is started twice")
 	c.StopController()
 	must.OK(t, c.StartController(ctx))
 	c.KillController()
-	if _, err := c.Run(ctx, "timeout", "1", "scontrol", "ping"); err == nil {
-		t.Error("a killed slurmctld answers")
-	}
+	must.Fail(t, must.Err(c.Run(ctx, "timeout", "1", "scontrol", "ping")), "", "a killed slurmctld")
 	must.OK(t, c.StartController(ctx))
 	must.OK(t, c.WaitNodes(ctx, 60*time.Second))
 	c.reaches(t, whole, "RUNNING")
@@ -83,9 +79,7 @@ func TestACluster(t *testing.T) {
 		must.OK(t, c.Close())
 	}
 	left(t, c.Dir)
-	if err := c.StartController(ctx); err == nil {
-		t.Error("a closed cluster's slurmctld starts")
-	}
+	must.Fail(t, c.StartController(ctx), "", "a closed cluster's slurmctld")
 }
 
 // Slurm powers an idle node down, and up for a job.

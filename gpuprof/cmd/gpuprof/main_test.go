@@ -100,9 +100,7 @@ func TestSettingsHaveTheirDefaultsInEtc(t *testing.T) {
 		}
 	}
 	t.Setenv("GPUPROF_SPOOL_MIB", "0")
-	if _, err := load(serve); err == nil || err.Error() != "GPUPROF_SPOOL_MIB is 0, but takes 1 to 1048576" {
-		t.Error(err)
-	}
+	must.Equal(t, fmt.Sprint(must.Err(load(serve))), "GPUPROF_SPOOL_MIB is 0, but takes 1 to 1048576")
 }
 
 // Each controller gets every record: it waits for each of them, in a folder of its own.
@@ -116,9 +114,7 @@ func TestSeveralControllers(t *testing.T) {
 	must.Equal(t, [2]int{all[0].Waiting(), all[1].Waiting()}, [2]int{1, 1})
 	must.Equal(t, all[1].Dir, filepath.Join(v.Spool, "for-two-2"))
 	v.Controller += ","
-	if _, err := newWays(v, prometheus.NewRegistry(), slog.New(slog.DiscardHandler)); err == nil {
-		t.Error("an empty address is taken")
-	}
+	must.Fail(t, must.Err(newWays(v, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))), "", "an empty address")
 }
 
 // simulatedLibrary compiles the simulated GPU's NVML.

@@ -97,12 +97,8 @@ func (n *hookNode) healed(what string) {
 	if !n.job(9) {
 		n.Errorf("%s: the next job computes without MPS", what)
 	}
-	if left, _ := filepath.Glob(n.in("run/jobs/*")); len(left) > 0 {
-		n.Errorf("%s: jobs that are over: %v", what, left)
-	}
-	if left := n.daemons(); len(left) > 0 {
-		n.Errorf("%s: daemons are left: %v", what, left)
-	}
+	must.Equal(n, must.Get(filepath.Glob(n.in("run/jobs/*")))(n), nil, "%s: jobs that are over", what)
+	must.Equal(n, n.daemons(), nil, "%s: daemons that are left", what)
 }
 
 func buildGPUSim(t *testing.T) string {

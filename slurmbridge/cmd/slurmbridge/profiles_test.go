@@ -46,9 +46,7 @@ func TestProfilesShowARelative(t *testing.T) {
 		GPUs:    []gpuprof.GPU{{UUID: "GPU-1"}},
 		PeriodS: 1000, Series: []rlcore.Use{{GPU: 0.6, MemMiB: 2048}},
 	}
-	if learned, err := st.Learn(t.Context(), st.DB(), known.Key, run, 0, false); err != nil || !learned {
-		t.Fatal(learned, err)
-	}
+	must.Equal(t, must.Get(st.Learn(t.Context(), st.DB(), known.Key, run, 0, false))(t), true)
 	st.Close()
 	out := ok(t, "profiles", "show", known.Key, "--user", "ann", "-c", file)
 	for _, says := range []string{

@@ -165,9 +165,7 @@ func TestEveryContenderSchedulesAllJobs(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := w.Prepare(ctx, "dqn", train, hasty, 1); !errors.Is(err, context.Canceled) {
-		t.Errorf("a training that was ended: %v", err)
-	}
+	must.Is(t, must.Err(w.Prepare(ctx, "dqn", train, hasty, 1)), context.Canceled, "a training that was ended")
 }
 
 // TestShortestFirst: by arrival, then by length, in no other order than the jobs'

@@ -51,9 +51,7 @@ func TestReady(t *testing.T) {
 	if r.Closed || r.World.M != 5 || len(r.Config.GPUs) != 2 {
 		t.Errorf("closed: %v, window %d, %d GPUs", r.Closed, r.World.M, len(r.Config.GPUs))
 	}
-	if len(r.Skipped) != 2 || r.Skipped["more GPUs than there are"] != 1 || r.Skipped["more memory than a GPU has"] != 1 {
-		t.Errorf("left out: %v", r.Skipped)
-	}
+	must.Equal(t, r.Skipped, map[string]int{"more GPUs than there are": 1, "more memory than a GPU has": 1})
 	type job struct {
 		id                          string
 		submit, told, really, limit float64
@@ -130,15 +128,11 @@ func TestReadyRefuses(t *testing.T) {
 	for want, o := range map[string]Options{
 		"no objective": {Objective: "fame"}, "a part from 0 to below 1": {DurationError: func() *float64 { x := 1.0; return &x }()}, "window 13": {M: 13}, "window -1": {M: -1}, "seeds -1": {Seeds: -1}, `no policy "nobody"`: {Policies: []string{"nobody"}},
 	} {
-		if _, err := Replay(t.Context(), past(), o); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
+		must.Fail(t, must.Err(Replay(t.Context(), past(), o)), want)
 	}
 	none := past()
 	none.GPUs = nil
-	if _, err := Replay(t.Context(), none, Options{}); !errors.Is(err, ErrTrace) {
-		t.Errorf("no GPU: %v", err)
-	}
+	must.Is(t, must.Err(Replay(t.Context(), none, Options{})), ErrTrace, "no GPU")
 }
 
 // TestThreeMeasuredMeet: of jobs whose pairs were measured more than two may share. The measured

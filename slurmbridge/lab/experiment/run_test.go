@@ -71,9 +71,7 @@ func TestOptions(t *testing.T) {
 		{Workloads: []string{"nowhere"}},
 		{Policies: []string{"nothing"}},
 	} {
-		if _, err := Run(t.Context(), bad, &InWorlds); !errors.Is(err, ErrOptions) {
-			t.Errorf("%+v: %v", bad, err)
-		}
+		must.Is(t, must.Err(Run(t.Context(), bad, &InWorlds)), ErrOptions, bad)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

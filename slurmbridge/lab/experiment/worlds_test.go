@@ -1,7 +1,6 @@
 package experiment
 
 import (
-	"errors"
 	"math"
 	"reflect"
 	"slices"
@@ -39,9 +38,7 @@ func TestWorldsNameTheirApplications(t *testing.T) {
 			t.Errorf("%s: profiles of %v, pairs of %v", name, known, met)
 		}
 	}
-	if _, err := PlaceNamed("nowhere"); !errors.Is(err, ErrOptions) {
-		t.Errorf("no world of that name: %v", err)
-	}
+	must.Is(t, must.Err(PlaceNamed("nowhere")), ErrOptions, "no world of that name")
 }
 
 // Whatever their users' habits, worlds bring as much work as asked for, each run fits its limit, a step of the ladder,

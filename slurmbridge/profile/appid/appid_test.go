@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
@@ -330,9 +328,8 @@ func TestScriptsOfAFamily(t *testing.T) {
 	}
 	for _, script := range []string{"", "# nothing", "cd /x\nmodule load a", "./a.out" +
 		strings.Repeat(" 7", maxSizes+1)} {
-		if a := of(script); a.Family != "" || a.Sizes != nil {
-			t.Errorf("%.20q has family %s", script, a.Family)
-		}
+		must.Equal(t, of(script).Family, "", "%.20q", script)
+		must.Equal(t, of(script).Sizes, nil, "%.20q", script)
 	}
 }
 
@@ -694,8 +691,6 @@ func FuzzIdentify(f *testing.F) {
 				t.Errorf("masked %+v", m)
 			}
 		}
-		if diff := cmp.Diff(a, Identify(j)); diff != "" {
-			t.Error(diff)
-		}
+		must.Equal(t, Identify(j), a)
 	})
 }

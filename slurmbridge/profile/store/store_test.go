@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -43,16 +42,10 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 	ctx := context.Background()
 	path := filepath.Join(t.TempDir(), "s.db")
 	s := opened(t, path)
-	if _, err := s.Lookup(ctx, "ann", "lmp", ""); !errors.Is(err, ErrNotFound) {
-		t.Errorf("of nothing: %v", err)
-	}
+	must.Is(t, must.Err(s.Lookup(ctx, "ann", "lmp", "")), ErrNotFound, "of nothing")
 	// A shared run is kept, but teaches no solo profile.
-	if isNew, err := s.AddRecord(ctx, record(1, "ann", 100, 2), "lmp"); err != nil || !isNew {
-		t.Errorf("new %v, %v", isNew, err)
-	}
-	if isNew, err := s.AddRecord(ctx, record(3, "ann", 50), "lmp"); err != nil || !isNew {
-		t.Errorf("new %v, %v", isNew, err)
-	}
+	must.Equal(t, must.Get(s.AddRecord(ctx, record(1, "ann", 100, 2), "lmp"))(t), true)
+	must.Equal(t, must.Get(s.AddRecord(ctx, record(3, "ann", 50), "lmp"))(t), true)
 	for _, c := range []struct {
 		r       *gpuprof.Record
 		learned bool
@@ -62,17 +55,13 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 	// Of a run beside others its length counts, where there is a profile of its user's.
 	must.OK(t, s.Ran(ctx, s.DB(), "ann", "lmp", "", rlcore.Past{SoloS: 70, LimitS: 3600}),
 		s.Ran(ctx, s.DB(), "bob", "lmp", "", rlcore.Past{SoloS: 900}))
-	if isNew, err := s.AddRecord(ctx, record(3, "ann", 50), "lmp"); err != nil || isNew {
-		t.Errorf("the same record twice: new %v, %v", isNew, err)
-	}
+	must.Equal(t, must.Get(s.AddRecord(ctx, record(3, "ann", 50), "lmp"))(t), false, "the same record twice is new")
 	p, err := s.Lookup(ctx, "ann", "lmp", "")
 	if err != nil || p.Runs != 1 || p.DurationS != 50 {
 		t.Errorf("%+v %v", p, err)
 	}
 	must.Equal(t, p.Past, []rlcore.Past{{SoloS: 50}, {SoloS: 70, LimitS: 3600}}, "past runs")
-	if _, err := s.Lookup(ctx, "bob", "lmp", ""); !errors.Is(err, ErrNotFound) {
-		t.Errorf("bob's job is held to be what ann's was: %v", err)
-	}
+	must.Is(t, must.Err(s.Lookup(ctx, "bob", "lmp", "")), ErrNotFound, "bob's job isn't held to be what ann's was")
 	must.Equal(t, must.Get(os.Stat(path))(t).Mode().Perm(), 0o600)
 }
 
@@ -118,9 +107,7 @@ func TestADamagedRowHidesNoOther(t *testing.T) {
 	must.OK(t, s.Recall(ctx, interference.New(&contention.MPS), time.Time{}))
 	must.OK(t, s.SetFamily(ctx, "ann", appid.App{Key: "md3", Family: "md", Sizes: []appid.Size{{Name: "n", Value: 3}}}))
 	must.Get(s.Relative(ctx, "ann", "md3", ""))(t)
-	if _, err := s.Lookup(ctx, "ann", "md4", ""); !errors.Is(err, ErrNotFound) {
-		t.Errorf("the damaged profile: %v", err)
-	}
+	must.Is(t, must.Err(s.Lookup(ctx, "ann", "md4", "")), ErrNotFound, "the damaged profile")
 	learn(4, "md4", 4)
 	must.Equal(t, must.Get(s.Lookup(ctx, "ann", "md4", ""))(t).DurationS, 400.0, "a profile in its place")
 }
@@ -138,9 +125,7 @@ func TestImport(t *testing.T) {
 		t.Errorf("%+v %v", p, err)
 	}
 	// A user's own run counts more than what was imported.
-	if ok, err := s.Learn(ctx, s.DB(), "vgg16", record(3, "bob", 50), 0, false); err != nil || !ok {
-		t.Fatal(ok, err)
-	}
+	must.Equal(t, must.Get(s.Learn(ctx, s.DB(), "vgg16", record(3, "bob", 50), 0, false))(t), true)
 	must.Equal(t, must.Get(s.Lookup(ctx, "bob", "vgg16", ""))(t).DurationS, 50)
 	must.Equal(t, must.Get(s.Forget(ctx, "*", "vgg16"))(t), 2, "forgot")
 	if l, err := s.Listing(ctx, "", true); err != nil || len(l) != 1 || l[0].Profile.App != "lmp" {
@@ -162,9 +147,7 @@ func TestBadFiles(t *testing.T) {
 		"app,duration_s,gpu_util\nx,1,5\n":                    "f:1: mem_mib: the header lacks",
 		"app,duration_s,gpu_util,mem_mib\nx,1,5,\n":           "f:2: mem_mib: ",
 	} {
-		if _, err := ParseCSV(strings.NewReader(text), "f"); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", text, err, want)
-		}
+		must.Fail(t, must.Err(ParseCSV(strings.NewReader(text), "f")), want, text)
 	}
 	const good = `[{"app":"x","duration_s":1,"period_s":1,"series":[{"gpu":1}]}`
 	must.Get(ParseJSON(strings.NewReader(good + "]\n")))(t)
@@ -173,9 +156,7 @@ func TestBadFiles(t *testing.T) {
 		"", "{}", "[]", "[null]", `[{"app":"x"}]`,
 		`[{"app":"x","duration_s":1,"period_s":1,"series":[{"gpu":2}]}]`, `[{"unknown":1}]`,
 	} {
-		if _, err := ParseJSON(strings.NewReader(text)); err == nil {
-			t.Errorf("%q: no error", text)
-		}
+		must.Fail(t, must.Err(ParseJSON(strings.NewReader(text))), "", text)
 	}
 }
 
@@ -187,9 +168,7 @@ func FuzzParseCSV(f *testing.F) {
 			return
 		}
 		for _, p := range ps {
-			if err := p.Validate(); err != nil {
-				t.Error(err)
-			}
+			must.OK(t, p.Validate())
 		}
 	})
 }
@@ -243,28 +222,20 @@ func TestRelatives(t *testing.T) {
 	ctx := context.Background()
 	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
 	want := script(2000)
-	if _, err := s.Relative(ctx, "ann", want.Key, ""); !errors.Is(err, ErrNotFound) {
-		t.Errorf("never seen: %v", err)
-	}
+	must.Is(t, must.Err(s.Relative(ctx, "ann", want.Key, "")), ErrNotFound, "never seen")
 	for _, user := range []string{"ann", "bob"} {
 		must.OK(t, s.SetFamily(ctx, user, want))
 		must.OK(t, s.SetFamily(ctx, user, script(1000)))
 	}
-	if _, err := s.Relative(ctx, "ann", want.Key, ""); !errors.Is(err, ErrNotFound) {
-		t.Errorf("without a profile: %v", err)
-	}
-	if ok, err := s.Learn(ctx, s.DB(), script(1000).Key, record(1, "ann", 50), 0, false); err != nil || !ok {
-		t.Fatal(ok, err)
-	}
+	must.Is(t, must.Err(s.Relative(ctx, "ann", want.Key, "")), ErrNotFound, "without a profile")
+	must.Equal(t, must.Get(s.Learn(ctx, s.DB(), script(1000).Key, record(1, "ann", 50), 0, false))(t), true)
 	p, err := s.Relative(ctx, "ann", want.Key, "")
 	if err != nil || p.App != want.Key || p.Peak().MemMiB < 2000 || p.DurationSD <= 0 ||
 		!strings.Contains(p.Source, script(1000).Key) {
 		t.Errorf("%+v %v", p, err)
 	}
 	// Nobody's runs change what another user's jobs are held to be.
-	if p, err := s.Relative(ctx, "bob", want.Key, ""); !errors.Is(err, ErrNotFound) {
-		t.Errorf("bob's job is held to be like ann's: %+v %v", p, err)
-	}
+	must.Is(t, must.Err(s.Relative(ctx, "bob", want.Key, "")), ErrNotFound, "bob's job isn't held to be like ann's")
 	// The site's profiles are everybody's.
 	must.OK(t, s.SetFamily(ctx, "", script(1000)))
 	must.OK(t, s.Import(ctx, []*rlcore.Profile{constant(script(1000).Key, 60, 500)}))
@@ -272,9 +243,7 @@ func TestRelatives(t *testing.T) {
 		t.Errorf("%+v %v", p, err)
 	}
 	must.OK(t, s.SetFamily(ctx, "ann", script(99000)))
-	if p, err := s.Relative(ctx, "ann", script(99000).Key, ""); !errors.Is(err, ErrNotFound) {
-		t.Errorf("far away: %+v %v", p, err)
-	}
+	must.Is(t, must.Err(s.Relative(ctx, "ann", script(99000).Key, "")), ErrNotFound, "far away")
 	// What has a profile is not forgotten, the rest is.
 	must.OK(t, s.SetApp(ctx, "7", "ann", "lmp"))
 	must.OK(t, s.Tidy(ctx, time.Now().Add(time.Hour)))
@@ -289,12 +258,8 @@ func TestRelatives(t *testing.T) {
 func TestImportTakesAllProfilesOrNone(t *testing.T) {
 	ctx := context.Background()
 	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
-	if err := s.Import(ctx, []*rlcore.Profile{constant("one", 1, 1), constant("two", -1, 1)}); err == nil {
-		t.Error("a bad profile was taken")
-	}
-	if _, err := s.Lookup(ctx, "", "one", ""); !errors.Is(err, ErrNotFound) {
-		t.Errorf("half an import was taken: %v", err)
-	}
+	must.Fail(t, s.Import(ctx, []*rlcore.Profile{constant("one", 1, 1), constant("two", -1, 1)}), "", "a bad profile")
+	must.Is(t, must.Err(s.Lookup(ctx, "", "one", "")), ErrNotFound, "half an import isn't taken")
 }
 
 // on is a record of a run on a GPU model.
@@ -308,9 +273,7 @@ func on(model string, id int64, seconds float64) *gpuprof.Record {
 func keep(t *testing.T, s *Store, app string, r *gpuprof.Record) {
 	t.Helper()
 	must.Get(s.AddRecord(t.Context(), r, app))(t)
-	if ok, err := s.Learn(t.Context(), s.DB(), app, r, 0, false); err != nil || !ok {
-		t.Fatal(ok, err)
-	}
+	must.Equal(t, must.Get(s.Learn(t.Context(), s.DB(), app, r, 0, false))(t), true)
 }
 
 // A run on one model says nothing of the time on another, until three applications have run on both.
@@ -318,9 +281,7 @@ func TestProfilesAreOfACard(t *testing.T) {
 	ctx := t.Context()
 	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
 	keep(t, s, "lmp", on("A100", 1, 600))
-	if _, err := s.Lookup(ctx, "ann", "lmp", "T4"); !errors.Is(err, ErrNotFound) {
-		t.Errorf("on a card that it never ran on: %v", err)
-	}
+	must.Is(t, must.Err(s.Lookup(ctx, "ann", "lmp", "T4")), ErrNotFound, "on a card that it never ran on")
 	keep(t, s, "lmp", on("T4", 2, 3000))
 	for card, want := range map[string]float64{"A100": 600, "T4": 3000, "": 600} {
 		if p, err := s.Lookup(ctx, "ann", "lmp", card); err != nil || p.DurationS != want || p.DurationSD != 0 ||
@@ -380,9 +341,7 @@ func TestNoUserSetsOthersTimes(t *testing.T) {
 	}
 	id++
 	keep(t, s, "lmp", on("A100", id, 600))
-	if p, err := s.Lookup(ctx, "ann", "lmp", "T4"); !errors.Is(err, ErrNotFound) {
-		t.Errorf("by mallory's word: %+v %v", p, err)
-	}
+	must.Is(t, must.Err(s.Lookup(ctx, "ann", "lmp", "T4")), ErrNotFound, "by mallory's word")
 	both("bob", "a", 5)
 	both("carol", "b", 5)
 	must.Near(t, must.Get(s.Lookup(ctx, "ann", "lmp", "T4"))(t).DurationS, 3000, 1e-6, "with two others' five-fold times")

@@ -39,9 +39,7 @@ func TestParseReservations(t *testing.T) {
 		r := ParseReservations([]byte("ReservationName=r Nodes=n1 " + words + "\n"))[0]
 		must.Equal(t, job.Reservation{Magnetic: r.Magnetic, Users: r.Users}, want, words)
 	}
-	if none := ParseReservations([]byte("No reservations in the system\n")); len(none) > 0 {
-		t.Errorf("%+v", none)
-	}
+	must.Equal(t, ParseReservations([]byte("No reservations in the system\n")), nil)
 }
 
 // clock writes a duration as Slurm does.

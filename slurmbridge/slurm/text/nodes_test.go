@@ -221,9 +221,7 @@ func TestNodeStates(t *testing.T) {
 	} {
 		n := parseNode([]byte("NodeName=x State=" + state + " Reason=PLANNED Comment=State=IDLE+MAINT"))
 		planned := strings.Contains(state, "PLANNED") // for a pending job
-		if n.Up != want[0] || n.Reserved != want[1] || n.Planned != planned {
-			t.Errorf("%s: up %v, reserved %v, planned %v", state, n.Up, n.Reserved, n.Planned)
-		}
+		must.Equal(t, [3]bool{n.Up, n.Reserved, n.Planned}, [3]bool{want[0], want[1], planned}, state)
 	}
 }
 
@@ -242,9 +240,7 @@ func TestCPUsPerCore(t *testing.T) {
 		"CPUTot=4 Sockets=1 CoresPerSocket=-4 ThreadsPerCore=99999999999": {1, 1},
 	} {
 		n := parseNode([]byte("NodeName=x State=IDLE " + layout + " Comment=ThreadsPerCore=9"))
-		if n.CPUsPerAlloc != want[0] || n.CPUsPerSocket != want[1] {
-			t.Errorf("%s: %d and %d, want %v", layout, n.CPUsPerAlloc, n.CPUsPerSocket, want)
-		}
+		must.Equal(t, [2]int{n.CPUsPerAlloc, n.CPUsPerSocket}, want, layout)
 	}
 }
 
@@ -464,9 +460,8 @@ func TestPartitionsThatKeepJobsApart(t *testing.T) {
 
 func TestNumberedSettings(t *testing.T) {
 	c := ParseConfig([]byte("Prolog[0] = /a/*\nProlog[1] = /b\nEpilog = (null)\nSlurmctld(primary) at ctl is UP\n"))
-	if c["Prolog"] != "/a/*,/b" || c["Epilog"] != "" {
-		t.Errorf("%q", c)
-	}
+	must.Equal(t, c["Prolog"], "/a/*,/b")
+	must.Equal(t, c["Epilog"], "")
 }
 
 func TestRewritesTypes(t *testing.T) {

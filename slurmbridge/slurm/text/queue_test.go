@@ -6,7 +6,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -61,10 +60,8 @@ func TestRecordedFormat(t *testing.T) {
 	for _, release := range releases {
 		p := QueueParser{Release: release}
 		exclusive := exclusiveField(release)
-		if got := strings.NewReplacer("NONCE", recordedNonce, "oversubscribe",
-			exclusive).Replace(string(b)); got != p.Format(recordedNonce) {
-			t.Errorf("testdata/format is not what %s is asked for:\n%s\n%s", release, got, p.Format(recordedNonce))
-		}
+		format := strings.NewReplacer("NONCE", recordedNonce, "oversubscribe", exclusive).Replace(string(b))
+		must.Equal(t, format, p.Format(recordedNonce), "testdata/format, of what %s is asked for", release)
 		p.NoExcNodes = true
 		if strings.Contains(p.Format(recordedNonce), "excnodes") {
 			t.Errorf("%s is asked for a field that it lacks", release)
@@ -183,9 +180,7 @@ func TestParseQueueOddTimes(t *testing.T) {
 			t.Errorf("%s: rows with a delimiter in their times were accepted", release)
 		}
 	}
-	if got := parseTime([]byte("21.11. 04h41")); !got.IsZero() {
-		t.Error(got)
-	}
+	must.Equal(t, parseTime([]byte("21.11. 04h41")), time.Time{})
 }
 
 // row renders one row as squeue does.
@@ -247,9 +242,7 @@ func TestParseQueueHostile(t *testing.T) {
 			t.Fatalf("%d jobs of %d", len(jobs), len(want))
 		}
 		for i := range want {
-			if !reflect.DeepEqual(jobs[i], want[i]) {
-				t.Fatalf("got  %+v\nwant %+v", jobs[i], want[i])
-			}
+			must.Equal(t, jobs[i], want[i])
 		}
 	})
 }
@@ -336,9 +329,7 @@ func TestParseTimes(t *testing.T) {
 		"1795234898": at, "2026-11-21T04:21:38": at, "N/A": {}, "Unknown": {}, "NONE": {}, "": {}, "0": {},
 		"4294967294": {}, "2026-13-41T04:21:38": {}, "04:21": {}, "99999999999999999999": {},
 	} {
-		if got := parseTime([]byte(in)); !got.Equal(want) {
-			t.Errorf("%q: %v", in, got)
-		}
+		must.Equal(t, parseTime([]byte(in)).Equal(want), true, in)
 	}
 	for in, want := range map[string]time.Duration{
 		"5:00": 5 * time.Minute, "1-02:04:00": 26*time.Hour + 4*time.Minute, "2:03:04": 2*time.Hour + 3*time.Minute +

@@ -61,9 +61,7 @@ func TestMadeUpRelease(t *testing.T) {
 		}
 		return gates[0].Misread
 	}
-	if bad := gate("22.05.8", func(*[numPlain]string, *[numFree]string) {}); len(bad) > 0 {
-		t.Errorf("as it is: %v", bad)
-	}
+	must.Equal(t, gate("22.05.8", func(*[numPlain]string, *[numFree]string) {}), nil, "as it is")
 	notices := func(field string, change func(*[numPlain]string, *[numFree]string)) {
 		t.Helper()
 		if bad := gate("22.05.8", change); len(bad) == 0 || bad[0].Field != "squeue's "+field {
@@ -102,9 +100,7 @@ func TestParseDescriptions(t *testing.T) {
 		"8": {State: "RUNNING", Requeue: true, Start: from},
 	})
 	for _, bad := range []string{"7|N/A|FAILED|1", "7|FAILED|\n", "7|N/A|FAILED|1|1|1|1|\n", "\n"} {
-		if _, err := ParseDescriptions([]byte(bad)); err == nil {
-			t.Errorf("%q was understood", bad)
-		}
+		must.Fail(t, must.Err(ParseDescriptions([]byte(bad))), "", bad)
 	}
 }
 
@@ -148,8 +144,6 @@ func TestLongFieldsAreCut(t *testing.T) {
 			text = text[n:]
 		}
 		must.OK(t, b.Close())
-		if !bytes.Equal(got.Bytes(), want.Bytes()) {
-			t.Fatalf("%d bytes, want %d", got.Len(), want.Len())
-		}
+		must.Equal(t, got.String(), want.String())
 	})
 }
