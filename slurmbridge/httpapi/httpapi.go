@@ -30,10 +30,9 @@ type Server struct {
 	Status func() *job.Status
 	Story  func(ctx context.Context, ref string) (*journal.Story, error)
 	Groups func(ctx context.Context, since time.Time, limit int) ([]journal.Grouped, error)
-	// Owner returns a job's user, "" = unknown; nil = all owners are unknown.
+	// Owner returns a job's user, "" = unknown.
 	Owner func(ctx context.Context, ref string) (string, error)
-	// TaskName names the job that ran under a number between two times, the number itself if that is no array task's; nil
-	// = only the last poll knows array tasks by number.
+	// TaskName names the job that ran under a number between two times, the number itself if that is no array task's.
 	TaskName func(ctx context.Context, id int64, from, to time.Time) (string, error)
 	// Asker identifies a request's user where jobs are private, Nodes a node that requests a memory limit; nil = none.
 	Asker, Nodes *Asker
@@ -43,9 +42,9 @@ type Server struct {
 	Fresh    time.Duration
 	Now      func() time.Time
 	Gatherer prometheus.Gatherer
-	// Usage reports what GPUs were used for, or returns ErrNoUsage; nil = usage is not served.
+	// Usage reports what GPUs were used for, or returns ErrNoUsage.
 	Usage func(ctx context.Context, q usage.Query) (*usage.Report, error)
-	// Profiles lists all profiles, or a user's own and the site's; nil = profiles are not served.
+	// Profiles lists all profiles, or a user's own and the site's.
 	Profiles func(ctx context.Context, user string, all bool) ([]store.Listed, error)
 	// Runs returns the runs that a filter selects, for the status page; nil = it shows only the last poll.
 	Runs func(ctx context.Context, f history.Filter) iter.Seq2[history.Run, error]
@@ -91,26 +90,21 @@ func (s *Server) Handler() *http.ServeMux {
 		writeHealth(w, s.Health())
 	})
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) { writeHealth(w, s.Health()) })
-	if s.Memory != nil { // without turns, since the start of a job waits for the answer
-		memory := a.answering(parameters{"user": 1}, a.memory)
-		mux.HandleFunc("GET "+MemoryPath, func(w http.ResponseWriter, req *http.Request) { memory(w, req).send(w) })
-	}
+	// Without turns, since the start of a job waits for the answer.
+	memory := a.answering(parameters{"user": 1}, a.memory)
+	mux.HandleFunc("GET "+MemoryPath, func(w http.ResponseWriter, req *http.Request) { memory(w, req).send(w) })
 	get("/v1/status", now, nil, a.status)
 	get("/v1/plan", now, nil, a.plan)
 	get("/v1/why/{job}", past, nil, a.why)
-	if s.Profiles != nil {
-		get(ProfilesPath, past, nil, a.profiles)
-	}
+	get(ProfilesPath, past, nil, a.profiles)
 	get("/v1/groups", past, parameters{"since": 1}, a.groups)
-	if s.Usage != nil {
-		one := parameters{"since": 1, "until": 1, "by": 1, "account": mostNames}
-		every := maps.Clone(one)
-		every["user"] = mostNames
-		get("/usage", past, parameters{"days": 1, "by": 1}, a.usagePage)
-		get(UsagePath, past, every, a.allUsage)
-		get(OwnUsagePath, past, one, a.ownUsage)
-		get(IdlePath, now, nil, a.idle)
-	}
+	one := parameters{"since": 1, "until": 1, "by": 1, "account": mostNames}
+	every := maps.Clone(one)
+	every["user"] = mostNames
+	get("/usage", past, parameters{"days": 1, "by": 1}, a.usagePage)
+	get(UsagePath, past, every, a.allUsage)
+	get(OwnUsagePath, past, one, a.ownUsage)
+	get(IdlePath, now, nil, a.idle)
 	return mux
 }
 

@@ -63,12 +63,13 @@ func newFixture(t *testing.T) *fixture {
 			}
 			return out, f.broken
 		},
-		TaskName: func(_ context.Context, id int64, from, to time.Time) (string, error) {
+		TaskName: func(ctx context.Context, id int64, from, to time.Time) (string, error) {
 			if id == 14 && from.IsZero() && to.Equal(f.now) { // an array task that has ended
 				return "12_3", nil
 			}
-			return strconv.FormatInt(id, 10), nil
+			return plainName(ctx, id, from, to)
 		},
+		Owner:    unowned,
 		Fresh:    30 * time.Second,
 		Now:      func() time.Time { return f.now },
 		Gatherer: registry,
@@ -76,6 +77,14 @@ func newFixture(t *testing.T) *fixture {
 	f.handler = s.Handler()
 	return f
 }
+
+// plainName names a job that is no array task.
+func plainName(_ context.Context, id int64, _, _ time.Time) (string, error) {
+	return strconv.FormatInt(id, 10), nil
+}
+
+// unowned knows no job's user.
+func unowned(context.Context, string) (string, error) { return "", nil }
 
 func (f *fixture) ask(method, path string) *httptest.ResponseRecorder {
 	f.t.Helper()

@@ -103,6 +103,7 @@ func busy(nodes, pending int) *Server {
 	}
 	return &Server{
 		Status: func() *job.Status { return st }, Now: func() time.Time { return zero.Add(4 * time.Second) },
+		TaskName: plainName, Owner: unowned,
 		Fresh: time.Minute, Gatherer: prometheus.NewRegistry(), Runs: had(ran, nil),
 	}
 }

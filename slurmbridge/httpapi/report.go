@@ -193,7 +193,8 @@ func (a *api) why(w http.ResponseWriter, req *http.Request) (any, error) {
 		return nil, fault{http.StatusUnauthorized, why}
 	case !who.all && !a.isOf(req.Context(), who.user, ref, own):
 		// Both cases get the same answer, since other users' job numbers are hidden, too.
-		return nil, fault{http.StatusNotFound, "job " + asked + " is not yours, or the bridge has not seen it (yet): " + hides}
+		return nil, fault{http.StatusNotFound, "job " + asked + " is not yours, or the bridge has not seen it (yet): " +
+			hides}
 	}
 	waits := PositionOf(st, ref)
 	on := snap.PlaceOf(ref)
@@ -222,8 +223,8 @@ func (a *api) why(w http.ResponseWriter, req *http.Request) (any, error) {
 	return story, nil
 }
 
-// find returns the name of a job, and the job in the last poll, nil = not there. An array task may be asked for by its own
-// number, as sacct's JobIDRaw has it.
+// find returns the name of a job, and the job in the last poll, nil = not there. An array task may be asked for by its
+// own number, as sacct's JobIDRaw has it.
 func (s *Server) find(ctx context.Context, snap *job.Snapshot, asked string) (ref string, own *job.Job, err error) {
 	id, isNumber := strconv.ParseInt(asked, 10, 64)
 	for i := range snap.Jobs {
@@ -232,7 +233,7 @@ func (s *Server) find(ctx context.Context, snap *job.Snapshot, asked string) (re
 			return j.Ref, j, nil
 		}
 	}
-	if isNumber == nil && s.TaskName != nil {
+	if isNumber == nil {
 		asked, err = s.TaskName(ctx, id, time.Time{}, s.Now())
 	}
 	return asked, nil, err
@@ -251,10 +252,8 @@ func (s *Server) isOf(ctx context.Context, user, ref string, own *job.Job) bool 
 	owner := ""
 	if own != nil {
 		owner = own.User
-	} else if s.Owner != nil {
-		if known, err := s.Owner(ctx, ref); err == nil {
-			owner = known
-		}
+	} else if known, err := s.Owner(ctx, ref); err == nil {
+		owner = known
 	}
 	return owner != "" && owner == user
 }
