@@ -34,7 +34,7 @@ type member struct {
 	toDoS   float64 // of ends: solo work that is left at the moment
 }
 
-// newMember returns a job that is on a GPU or joins. Its progress is predicted, not measured, but no job was ever faster
+// newMember returns a job that is on a GPU or joins. Its progress is predicted, not measured, but no job is ever faster
 // than alone. Beyond LongestS it counts as slower than predicted, so that its memory counts.
 func newMember(j *Job, doneS, elapsedS float64) member {
 	x := member{Job: j, elapsedS: elapsedS, doneS: doneS, slowest: 1}
