@@ -222,11 +222,8 @@ func (g *Guard) mustStart(w *Window) int {
 // compare orders combinations of equal score: waiting first, then the jobs of higher priority. The lowest bit in which
 // two combinations differ decides.
 func (c Combo) compare(b Combo) int {
-	switch diff := c ^ b; {
-	case diff == 0:
-		return 0
-	case c == 0 || b != 0 && c&(diff&-diff) != 0:
-		return -1
+	if c == 0 || b == 0 {
+		return cmp.Compare(c, b)
 	}
-	return 1
+	return cmp.Compare(bits.Reverse32(uint32(b)), bits.Reverse32(uint32(c)))
 }

@@ -54,20 +54,31 @@ func (p *Profile) Foretold(user string, limitS float64, further ...Past) *Profil
 		return p
 	}
 	slices.Reverse(runs)
-	prior := p.priorSigma()
+	prior, sigma := p.priorSigma(), p.sigma()
 	line := fit(runs, math.Log(p.DurationS)-prior*prior/2)
-	residuals := make([]float64, len(runs))
-	spread := spreadPrior * prior * prior
-	spreadWeight := spreadPrior
+	// Residuals of all runs; of those alone, one of which is the profile's mean; and of the user's own.
+	all := sums{weight: spreadPrior, squares: spreadPrior * prior * prior}
+	alone := sums{weight: 1, sum: math.Log(p.DurationS) - sigma*sigma/2 - line.intercept}
+	var own sums
+	rank := 0.0 // of the user's runs
 	for i := range runs {
-		weight := math.Exp2(-float64(i) / appHalfLife)
-		residuals[i] = math.Log(runs[i].SoloS) - line.at(runs[i].LimitS)
-		spread += weight * residuals[i] * residuals[i]
-		spreadWeight += weight
+		weight := ageWeight(i)
+		residual := math.Log(runs[i].SoloS) - line.at(runs[i].LimitS)
+		all.add(weight, residual)
+		if !runs[i].Shared {
+			alone.add(weight, residual)
+		}
+		if cmp.Or(runs[i].User, p.Owner) == user {
+			weight = math.Exp2(-rank / userHalfLife)
+			rank++
+			if runs[i].LimitS != limitS {
+				weight *= otherLimit
+			}
+			own.add(weight, residual)
+		}
 	}
-	own := p.ownRuns(user, limitS, runs, residuals)
 	offset := own.sum / (userPrior + own.weight)
-	variance := (ownPrior*spread/spreadWeight + own.squares - offset*own.sum) / (ownPrior + own.weight)
+	variance := (ownPrior*all.squares/all.weight + own.squares - offset*own.sum) / (ownPrior + own.weight)
 	variance = min(mostVariance, variance*(1+1/(userPrior+own.weight)))
 
 	mean := math.Exp(min(line.at(limitS)+offset+variance/2, math.Log(mostAmount)))
@@ -77,24 +88,21 @@ func (p *Profile) Foretold(user string, limitS float64, further ...Past) *Profil
 	q := *p.Stretched(max(mean, leastLengthS))
 	q.DurationSD = q.DurationS * math.Sqrt(math.Expm1(variance))
 	q.Past = nil
-	q.aloneS = q.DurationS * math.Exp(p.aloneOffset(runs, residuals, &line))
+	q.aloneS = q.DurationS * math.Exp(alone.sum/alone.weight)
 	return &q
 }
 
-// aloneOffset is how far the logarithms of the runs alone are from the line, in the mean. The profile's own mean counts
-// as one of them.
-func (p *Profile) aloneOffset(runs []Past, residuals []float64, line *limitLine) float64 {
-	sigma := p.sigma()
-	sum, weight := math.Log(p.DurationS)-sigma*sigma/2-line.intercept, 1.0
-	for i := range runs {
-		if !runs[i].Shared {
-			w := math.Exp2(-float64(i) / appHalfLife)
-			sum += w * residuals[i]
-			weight += w
-		}
-	}
-	return sum / weight
+// sums are weighted sums over runs' residuals: how far the logarithms of their lengths are from the line.
+type sums struct{ weight, sum, squares float64 }
+
+func (s *sums) add(weight, residual float64) {
+	s.weight += weight
+	s.sum += weight * residual
+	s.squares += weight * residual * residual
 }
+
+// ageWeight is the weight of a run after which the application had so many others.
+func ageWeight(later int) float64 { return math.Exp2(-float64(later) / appHalfLife) }
 
 // leastLengthS is the shortest time that a run is foretold to take, s.
 const leastLengthS = 1e-3
@@ -129,7 +137,7 @@ func (l *limitLine) x(limitS float64) float64 {
 func fit(runs []Past, mu float64) (l limitLine) {
 	limits := 0.0
 	for i := range runs {
-		if weight := math.Exp2(-float64(i) / appHalfLife); runs[i].LimitS > 0 {
+		if weight := ageWeight(i); runs[i].LimitS > 0 {
 			l.center += weight * math.Log(runs[i].LimitS)
 			limits += weight
 		}
@@ -137,7 +145,7 @@ func fit(runs []Past, mu float64) (l limitLine) {
 	l.center /= max(limits, math.SmallestNonzeroFloat64)
 	n, sumX, sumXX, sumY, sumXY := 1.0, 0.0, 1.0, 0.0, slopePrior
 	for i := range runs {
-		weight := math.Exp2(-float64(i) / appHalfLife)
+		weight := ageWeight(i)
 		x := l.x(runs[i].LimitS)
 		y := math.Log(runs[i].SoloS) - mu
 		n += weight
@@ -150,28 +158,6 @@ func fit(runs []Past, mu float64) (l limitLine) {
 	l.intercept = mu + (sumXX*sumY-sumX*sumXY)/det
 	l.slope = (n*sumXY - sumX*sumY) / det
 	return l
-}
-
-// ownRuns are weighted sums over the residuals of one user's runs.
-type ownRuns struct{ weight, sum, squares float64 }
-
-// ownRuns sums up what is left of the user's runs, the latest first, for a run with the given limit.
-func (p *Profile) ownRuns(user string, limitS float64, runs []Past, residuals []float64) (own ownRuns) {
-	rank := 0.0
-	for i := range runs {
-		if cmp.Or(runs[i].User, p.Owner) != user {
-			continue
-		}
-		weight := math.Exp2(-rank / userHalfLife)
-		rank++
-		if runs[i].LimitS != limitS {
-			weight *= otherLimit
-		}
-		own.weight += weight
-		own.sum += weight * residuals[i]
-		own.squares += weight * residuals[i] * residuals[i]
-	}
-	return own
 }
 
 // Foretelling says how well each of a profile's past runs would have been foretold by the runs before it.
