@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/hostlist"
 )
@@ -41,6 +42,10 @@ func (o *Options) power(name string) string {
 	return "DIR/" + name
 }
 
+// boot is how long a node takes to boot: Slurm counts in whole seconds, takes a slurmd to be a second old at least, and
+// passes over one that registers before Slurm asked for the node.
+const boot = 2 * time.Second
+
 // servePower starts and ends nodes' slurmds as Slurm's power saving says, until the cluster is closed.
 func (c *Cluster) servePower() error {
 	pipe, err := os.OpenFile(c.powerPipe(), os.O_RDWR, 0) // with a writer of its own it has no end
@@ -60,6 +65,7 @@ func (c *Cluster) servePower() error {
 				}
 				c.KillNode(i)
 				if program == "power-up" {
+					time.Sleep(boot)
 					_ = c.startNode(i, "-b") // a cluster that is closed starts none
 				}
 			}
