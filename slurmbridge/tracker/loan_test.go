@@ -118,6 +118,22 @@ func TestProgressWhileTheBridgeWasAway(t *testing.T) {
 	}
 }
 
+// While a requeued job is completing Slurm 26.05 shows a guess of its next start, and no GPU: its run is the one before.
+func TestTheRunOfAJobThatWasRequeued(t *testing.T) {
+	tr := tracker.New()
+	running := at(10*m, job.Running, 60*m)
+	running.Jobs[0].Nodes, running.Jobs[0].GPUs = "n1", []int{0}
+	observe(tr, running)
+	completing := at(11*m, job.Completing, 60*m)
+	completing.Jobs[0].Start = completing.At
+	observe(tr, completing)
+	observe(tr, at(12*m, job.Pending, 60*m))
+	must.Equal(t, len(tr.Left), 1, "runs that are over")
+	e := tr.Left[0].Ending
+	must.Equal(t, e.Start, running.Jobs[0].Start)
+	must.Equal(t, e.GPUs, []int{0})
+}
+
 // A requeued job is completing before it is pending, without a start. Then it gets its own limit back, once.
 func TestARequeuedJobHasItsOwnLimit(t *testing.T) {
 	tr := tracker.New()

@@ -163,7 +163,8 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job, membership
 			continue
 		}
 		p := t.Done[ref]
-		if p == nil || !p.Start.Equal(j.Start) {
+		// Until a requeued job is pending Slurm 26.05 shows of it when it may start next.
+		if p == nil || !p.Start.Equal(j.Start) && j.State != job.Completing {
 			ran := max(0, s.At.Sub(j.Start).Seconds())
 			p = &history.RunState{
 				Start: j.Start, Progress: job.Progress{At: s.At, RunS: ran, DoneS: ran, LeastS: ran, Slow: 1, Worst: 1},
