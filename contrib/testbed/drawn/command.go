@@ -8,10 +8,10 @@
 //
 // # What is drawn
 //
-// draw.tsv has a line for each option and setting, with its weight, Slurm's manual page, and the release from which on it
-// is there. In most cases jobs only sleep, and the bridge knows their applications: what differs is what Slurm and the
-// bridge do. In some they compute on simulated GPUs, or are services that the bridge doesn't know and that are cancelled.
-// On plain Slurm gpu:shared is gpu:1. Where power saving is drawn Slurm ends and starts the nodes' slurmds.
+// draw.tsv has a line for each option and setting, with its weight, Slurm's manual page, and the release that brought
+// it. In most cases jobs only sleep, and the bridge knows their applications: what differs is what Slurm and the bridge
+// do. In some they compute on simulated GPUs, or are services that the bridge doesn't know and that are cancelled. On
+// plain Slurm gpu:shared is gpu:1. Where power saving is drawn Slurm ends and starts the nodes' slurmds.
 // Plain Slurm starts first, and a seed whose configuration it refuses is skipped, as is a job that it refuses or never
 // starts. With --length the cluster is larger, jobs compute on simulated GPUs, and daemons are killed, stopped and cut
 // off, partitions go down and a disk fills; what breaks Slurm breaks plain Slurm at the same time. From 20 minutes on

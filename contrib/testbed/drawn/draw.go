@@ -285,7 +285,7 @@ func (d *dice) services() {
 // plain Slurm does.
 const meanS, load = 40, 1.1
 
-// sessionIdleS is how long a session of a long campaign is idle, s: hooks believed no job without a process for as long.
+// sessionIdleS is how long a session of a long campaign is idle, s: a hook may take it for ended after ten minutes.
 const sessionIdleS = 660
 
 // campaign draws jobs that come at random, and faults.

@@ -99,7 +99,9 @@ func TestHowJobsFareOtherwise(t *testing.T) {
 	none := Job{Args: []string{"--gpus-per-node=shared"}, Steps: []string{"--gres=none"}}
 	session := Job{Client: "salloc", Args: []string{"--gres=gpu:shared"}}
 	sharer, array, fails := Job{Args: []string{"--gres=gpu:shared"}}, Job{Args: []string{"--array=0-1"}}, Job{Exit: 3}
+	inBoth := Job{Args: []string{"--gres=gpu:shared", "--partition=gpu,whole"}}
 	type vars = map[string]string
+	const parts = "SLURM_JOB_PARTITION"
 	const gpus, rocm, steps = "SLURM_JOB_GPUS", "ROCR_VISIBLE_DEVICES", "SLURM_GRES"
 	for name, c := range map[string]struct {
 		job           Job
@@ -131,6 +133,8 @@ func TestHowJobsFareOtherwise(t *testing.T) {
 		"more GPUs":                {Job{}, sees(vars{gpus: "1"}), sees(vars{gpus: "0,1"}), "", kindEnv},
 		"bound to its GPU's cores": {binds, but(func(s *seen) { s.CPUs = "2" }), ran(1, 9), "", kindSize + " stated"},
 		"refused":                  {sharer, ran(1, 9), nil, "x: exit status 1: Invalid", kindRefused},
+		"its shorter list":         {inBoth, sees(vars{parts: "gpu,whole"}), sees(vars{parts: "gpu"}), "", kindEnv + " stated"},
+		"another partition":        {Job{}, sees(vars{parts: "gpu"}), sees(vars{parts: "whole"}), "", kindEnv},
 		"refused with a sentence":  {sharer, ran(1, 9), nil, "exit status 1: slurmbridge: no", kindRefused + " stated"},
 		"a part of a GPU, no MPS":  {session, ran(1, 9), alone, "", kindMPS},
 		"all of an instance":       {session, ran(1, 9), instance, "", ""},

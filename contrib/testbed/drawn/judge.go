@@ -80,6 +80,13 @@ var rules = []rule{
 			"SLURM_GRES is these shares where the job named a type, or one share of a MIG instance",
 	},
 	{
+		kindEnv, func(_ *Case, j *Job, text string) bool {
+			lists := strings.Contains(j.value("--partition"), ",")
+			return lists && j.sharer() && strings.HasPrefix(afterSteps(text), "SLURM_JOB_PARTITION=")
+		},
+		"admins.md: of a list of partitions a job keeps those where it may share",
+	},
+	{
 		kindStep, func(_ *Case, j *Job, text string) bool {
 			none := strings.Contains(fmt.Sprint(j.Steps), "--gres=none")
 			return none && j.has("--gpus-per-node") && strings.HasSuffix(text, `with "0", on plain Slurm with "1"`)
@@ -272,10 +279,11 @@ func (v *verdict) job(j *Job) {
 	if v.plain.Refused[j.Name] != "" || slices.Contains(v.apart, j.Name) {
 		return // what plain Slurm refuses counts for nothing
 	}
-	if strings.HasPrefix(v.bridge.Refused[j.Name], errNoJob) {
-		return // a job that it names was refused
+	text := v.bridge.Refused[j.Name]
+	if strings.HasPrefix(text, errNoJob) || strings.Contains(text, "DUE TO PREEMPTION") && v.c.preempts() {
+		return // a job that it names was refused; or it ran, and another one had its GPU
 	}
-	if text := v.bridge.Refused[j.Name]; text != "" {
+	if text != "" {
 		if !v.hit(j, nil, v.bridge) { // a slurmctld that has just come back knows no node yet
 			v.add(j.Name, kindRefused, "%s", message(text))
 		}
@@ -541,7 +549,7 @@ var (
 	unlike = names(`at status mps _ PWD OLDPWD SHLVL HOSTNAME TMPDIR .*PORT .*_ADDR SLURM_.*NODELIST SLURMD_NODENAME
 		SLURM_TASK_PID SLURM_LAUNCH_NODE_IPADDR SLURM_SRUN_COMM_HOST SLURM_JOB_(START|END)_TIME SLURM_JOB_?ID
 		SLURM_ARRAY_JOB_ID SLURM_CLUSTER_NAME SLURM_WORKING_CLUSTER SLURM_SUBMIT_DIR SLURM_CONF SLURM_NODEID SLURM_JOB_SLUID
-		SLURM_SCRIPT_CONTEXT SLURM_LOCALID SLURM_STEP_?ID SLURM_JOB_DEPENDENCY SLURM_JOB_RESERVATION`)
+		SLURM_SCRIPT_CONTEXT SLURM_LOCALID SLURM_STEP_?ID SLURM_JOB_DEPENDENCY SLURM_JOB_RESERVATION SLURM_STEPMGR`)
 	// devices are variables that name GPUs: it counts how many.
 	devices = names(`SLURM_JOB_GPUS SLURM_STEP_GPUS CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES GPU_DEVICE_ORDINAL
 		ZE_AFFINITY_MASK`)

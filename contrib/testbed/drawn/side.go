@@ -223,8 +223,14 @@ func (sd *side) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	if sd.c.Before != nil {
+		cluster.Sleep(ctx, reservedS)
+	}
 	return nil
 }
+
+// reservedS is how long slurmctld takes at most to show which nodes are reserved, and a bit, s (_slurmctld_background).
+const reservedS = 6
 
 // diskMiB is the size of the disk that fills.
 const diskMiB = 512
