@@ -44,7 +44,7 @@ SCRIPTS := contrib/install-deps contrib/mkroot contrib/quietly contrib/test cont
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help as-root deps build programs packed gpucheck demo demo-cold play compare flow nvidia test test-long roots test-compat lint lint-ansible fmt race fuzz bench soak packages packages-check release acceptance clean
+.PHONY: help as-root deps build programs packed gpucheck demo demo-cold play compare nvidia test test-long roots test-compat lint lint-ansible fmt race fuzz bench soak packages packages-check release acceptance clean
 
 help: ## this text
 	@echo 'slurmbridge: Slurm jobs that share GPUs, chosen by what they really use.'
@@ -95,9 +95,6 @@ play: as-root build ## a private Slurm with the bridge and five simulated GPUs, 
 
 compare: as-root build ## plain Slurm, plain shares and the bridge on the thesis's five workloads and three that come over time (QUICK=1: on three, 5 minutes)
 	@$(call STAGE,compare) $(if $(QUICK),--quick) $(ARGS)
-
-flow: as-root build ## how fast GPUs are filled and followed, plain Slurm and the bridge, for 1, 4 and 8 a node (half an hour)
-	@$(call STAGE,flow) $(ARGS)
 
 # The end-to-end tests that take more than a minute and a half, or a third of a minute of CPU time; and the longest of
 # other packages.

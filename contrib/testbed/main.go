@@ -54,6 +54,6 @@ func root() *cobra.Command {
 	}
 	c.PersistentFlags().StringVar(&base.Build, "build", "build", "where make build put the programs")
 	c.PersistentFlags().StringVar(&base.Lua, "lua", "contrib/job_submit.lua", "the job_submit script")
-	c.AddCommand(compare.Demo(base), compare.Command(base), compare.Flow(base), drawn.Command(base), play.Command(base))
+	c.AddCommand(compare.Demo(base), compare.Command(base), drawn.Command(base), play.Command(base))
 	return c
 }

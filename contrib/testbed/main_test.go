@@ -15,7 +15,7 @@ func TestMakefile(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls := regexp.MustCompile(`\$\(call STAGE,(\w+)\)(.*)`).FindAllStringSubmatch(string(text), -1)
-	must.Equal(t, len(calls), 6, "calls")
+	must.Equal(t, len(calls), 5, "calls")
 	for _, call := range calls {
 		c, _, err := root().Find([]string{call[1]})
 		if err != nil || c.Name() != call[1] || c.Short == "" {

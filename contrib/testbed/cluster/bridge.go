@@ -210,7 +210,6 @@ type Bridged struct {
 	Skews       []float64 // s between the first and the last start of a group
 	AddedDelayS float64   // the longest that the bridge alone kept a job waiting
 	Slurm       string    // release
-	Misplaced   int       // members of groups on another GPU than planned
 }
 
 // Ask queries the bridge's own account, once the last records are in.
@@ -246,11 +245,10 @@ func (s *Stack) Ask(ctx context.Context) (*Bridged, error) {
 		Delay float64 `json:"added_delay_max_s"`
 		Slurm string  `json:"slurm"`
 	}
-	wrong, merr := s.Metric("slurmbridge_group_members_total", "misplaced")
-	if err := errors.Join(s.Get("/v1/status", &st), merr); err != nil {
+	if err := s.Get("/v1/status", &st); err != nil {
 		return nil, err
 	}
-	b.AddedDelayS, b.Slurm, b.Misplaced = st.Delay, st.Slurm, int(wrong)
+	b.AddedDelayS, b.Slurm = st.Delay, st.Slurm
 	return b, nil
 }
 

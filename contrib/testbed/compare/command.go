@@ -1,6 +1,6 @@
 // Package compare runs the thesis's five workloads, and three with jobs that come over time, on
 // private real Slurms with one simulated Titan Xp each: plain, plain with shares, and with the
-// bridge. The demo is one of the workloads under two of the variants; flow has jobs that sleep, on larger clusters.
+// bridge. The demo is one of the workloads under two of the variants.
 package compare
 
 import (

@@ -179,26 +179,13 @@ func TestAgainstWhole(t *testing.T) {
 	}
 }
 
-// testOptions are those of runs on real daemons.
-func testOptions(t *testing.T) *options {
-	t.Helper()
-	o := &options{
-		base: &cluster.Setup{Build: "../../../build", Lua: "../../job_submit.lua"}, jobs: 2, load: 1, scale: 40,
-		parallel: 6, limit: 2 * time.Minute,
-	}
-	cluster.Require(t, o.base.Build)
-	return o
-}
-
-func runAll(t *testing.T, o *options, cells ...*cell) {
-	t.Helper()
-	compare(t.Context(), o, cells, newBoard(&cluster.Line{Out: io.Discard}, cells))
-	must.OK(t, failures(cells))
-}
-
 // Every variant once, on real daemons.
 func TestVariants(t *testing.T) {
-	o := testOptions(t)
+	o := &options{
+		base: &cluster.Setup{Build: "../../../build", Lua: "../../job_submit.lua"}, jobs: 2, load: 1, scale: 40,
+		parallel: 6,
+	}
+	cluster.Require(t, o.base.Build)
 	must.OK(t, o.check(t.Context(), nil))
 	var cells []*cell
 	for _, v := range o.variants {
@@ -209,7 +196,8 @@ func TestVariants(t *testing.T) {
 			cells = append(cells, o.cell(pair, v))
 		}
 	}
-	runAll(t, o, cells...)
+	compare(t.Context(), o, cells, newBoard(&cluster.Line{Out: io.Discard}, cells))
+	must.OK(t, failures(cells))
 	for _, c := range cells {
 		f := c.figures
 		if f.JobsCompleted != 2 || f.OOM != 0 || f.MakespanS < 83 {

@@ -29,8 +29,6 @@ type options struct {
 	scale     float64
 	parallel  int
 	root      string
-	// limit ends a run that takes longer with an error; 0 = what fits the work.
-	limit time.Duration
 }
 
 // lease is longer than it takes to submit all jobs while the bridge is stopped.
@@ -41,16 +39,13 @@ type cell struct {
 	workload
 	variant variant
 	setup   cluster.Setup
-	title   string                  // "" = workload and variant
-	hold    bool                    // no job starts before the last one is there; not with workload.at
-	args    []string                // more of sbatch's
-	command func(app string) string // a shell command that runs an application; nil = on the first node's GPU
-	judge   func(*ran) error        // reads what came of it
+	title   string // "" = workload and variant
+	hold    bool   // no job starts before the last one is there; not with workload.at
 
 	ended   int // jobs so far
 	over    bool
 	says    string           // what came of it, in short
-	figures *figures         // nil: it failed, or is judged by others
+	figures *figures         // nil: it failed
 	bridge  *cluster.Bridged // nil without a bridge
 	err     error
 }
@@ -94,9 +89,7 @@ func (o *options) cell(w workload, v variant) *cell {
 		}
 	}
 	s.Adjust = func(so *slurmtest.Options) { so.Root = o.root }
-	c := &cell{workload: w, variant: v, setup: s, hold: w.at == nil}
-	c.judge = func(r *ran) error { return c.sum(r, o) }
-	return c
+	return &cell{workload: w, variant: v, setup: s, hold: w.at == nil}
 }
 
 // sum makes the cell's figures.
@@ -159,12 +152,9 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting *sema
 	}
 	started := sync.OnceFunc(func() { starting.Release(1) })
 	defer started()
-	limit := o.limit
-	if limit == 0 {
-		// Alone one after the other, and ten times Slurm's usual pause.
-		limit = time.Minute +
-			time.Duration(((c.comeS()+2*cluster.SoloS(c.apps))/o.scale+10*float64(len(c.apps)))*float64(time.Second))
-	}
+	// Alone one after the other, and ten times Slurm's usual pause.
+	limit := time.Minute +
+		time.Duration(((c.comeS()+2*cluster.SoloS(c.apps))/o.scale+10*float64(len(c.apps)))*float64(time.Second))
 	every := 4 * time.Second
 	if o.parallel <= 2 {
 		every = time.Second
@@ -176,7 +166,7 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting *sema
 	if err != nil {
 		return err
 	}
-	return c.judge(r)
+	return c.sum(r, o)
 }
 
 // report is build/compare.json: figures by workload and variant.

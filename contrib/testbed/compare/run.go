@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -24,10 +23,8 @@ import (
 type job struct {
 	id, app string
 	// submitS is when it really was submitted, GPU seconds after the beginning; 0 where all jobs are there before it.
-	submitS   float64
-	node, gpu string // where it ran; gpu is CUDA_VISIBLE_DEVICES
-	// began and ended are its command's; zero = it did not come that far.
-	began, ended time.Time
+	submitS float64
+	ended   time.Time // its command; zero = it did not come that far
 	// Report is the application's own.
 	app.Report
 }
@@ -41,7 +38,7 @@ func (j *job) finished() bool {
 type ran struct {
 	jobs  []job     // in the workload's order
 	began time.Time // when the first could start
-	// before and after are the GPU as the work began and after its end; nil where none is simulated.
+	// before and after are the GPU as the work began and after its end.
 	before, after *gpusim.Snapshot
 	bridge        *cluster.Bridged // nil without a bridge
 }
@@ -98,11 +95,8 @@ func (c *cell) run(ctx context.Context, every, limit time.Duration, progress fun
 	return r, err
 }
 
-// gpu is the first node's first GPU as it is now, with the sums since it was made; nil where none is simulated.
+// gpu is the first node's first GPU as it is now, with the sums since it was made.
 func (p *play) gpu() (*gpusim.Snapshot, error) {
-	if p.Setup.Bare {
-		return nil, nil
-	}
 	st, err := gpusim.Open(p.State())
 	if err != nil {
 		return nil, err
@@ -132,16 +126,11 @@ func (p *play) submit(ctx context.Context) error {
 			}
 			j.submitS = time.Since(p.ran.began).Seconds() * p.Setup.Scale
 		}
-		run := fmt.Sprintf("%s run %s --report %s/$SLURM_JOB_ID.json", p.Bin("gpusim"), name, p.reports)
-		if c.command != nil {
-			run = c.command(name)
-		}
-		script := fmt.Sprintf("#!/bin/sh\nexport GPUSIM_STATE=%s\nat=$(date +%%s.%%N)\n%s\nrc=$?\necho $SLURMD_NODENAME "+
-			"${CUDA_VISIBLE_DEVICES:--} $at $(date +%%s.%%N) >%s/$SLURM_JOB_ID.end\nexit $rc\n",
-			p.State(), run, p.reports)
-		args := append(slices.Clone(c.args), "--gres="+c.variant.gres, "--comment=app="+name, "--job-name="+name)
+		script := fmt.Sprintf("export GPUSIM_STATE=%s\n%s run %s --report %s/$SLURM_JOB_ID.json\nrc=$?\n"+
+			"date +%%s.%%N >%s/$SLURM_JOB_ID.end\nexit $rc\n", p.State(), p.Bin("gpusim"), name, p.reports, p.reports)
 		var err error
-		if j.id, err = p.Submit(ctx, cluster.Owner, script, args...); err != nil {
+		j.id, err = p.Submit(ctx, cluster.Owner, script, "--gres="+c.variant.gres, "--comment=app="+name, "--job-name="+name)
+		if err != nil {
 			return err
 		}
 		p.ran.jobs = append(p.ran.jobs, j)
@@ -193,11 +182,9 @@ func (j *job) read(dir string) {
 		}
 	}
 	if body, err := os.ReadFile(filepath.Join(dir, j.id+".end")); err == nil {
-		var began, ended float64
-		if n, _ := fmt.Sscan(string(body), &j.node, &j.gpu, &began, &ended); n == 4 {
-			j.began, j.ended = clock(began), clock(ended)
+		var unixS float64
+		if n, _ := fmt.Sscan(string(body), &unixS); n == 1 {
+			j.ended = time.UnixMicro(int64(1e6 * unixS))
 		}
 	}
 }
-
-func clock(unixS float64) time.Time { return time.UnixMicro(int64(1e6 * unixS)) }
