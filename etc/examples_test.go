@@ -38,10 +38,8 @@ func settings(conf map[string]string, text string) (nodes string) {
 
 // With each example and slurm.conf.slurmbridge doctor finds nothing missing.
 func TestDoctorFindsExamplesComplete(t *testing.T) {
-	dirs, err := filepath.Glob("examples/*/slurm.conf")
-	if err != nil || len(dirs) != 4 {
-		t.Fatalf("%d examples: %v", len(dirs), err)
-	}
+	dirs := must.Get(filepath.Glob("examples/*/slurm.conf"))(t)
+	must.Equal(t, len(dirs), 4, "examples")
 	active := config.Default()
 	active.Mode = "active"
 	script := doctor.Signature + ".modify()"

@@ -105,17 +105,12 @@ type rig struct {
 
 func newRig(t *testing.T, cfg gpusim.Config) *rig {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "gc") // sockets' paths must be short
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("", "gc"))(t) // sockets' paths must be short
 	must.OK(t, os.Chmod(dir, 0o755))
 	r := &rig{t: t, dir: dir}
 	path := filepath.Join(dir, "state")
 	must.OK(t, gpusim.Create(path, cfg))
-	if r.state, err = gpusim.Open(path); err != nil {
-		t.Fatal(err)
-	}
+	r.state = must.Get(gpusim.Open(path))(t)
 	for _, d := range []string{"tmp", "proc"} {
 		must.OK(t, os.Mkdir(filepath.Join(dir, d), 0o755))
 	}

@@ -170,10 +170,8 @@ func TestPagesLinkToWhatIsThere(t *testing.T) {
 		}
 		if strings.HasSuffix(path, ".go") || strings.HasPrefix(text, "#!/bin/sh") {
 			for _, m := range said.FindAllStringSubmatch(text, -1) {
-				page, err := os.ReadFile(filepath.Join(root, "contrib/doc", m[1]))
-				if err != nil || !strings.Contains(string(page), "\n## "+m[2]+"\n") {
-					t.Errorf("%s: %s has no heading %q: %v", path, m[1], m[2], err)
-				}
+				page := must.Get(os.ReadFile(filepath.Join(root, "contrib/doc", m[1])))(t)
+				must.Contain(t, string(page), "\n## "+m[2]+"\n", "%s: a heading of %s", path, m[1])
 				headings++
 			}
 		}

@@ -10,10 +10,7 @@ import (
 
 // What the Makefile calls is there, with the flags that it passes.
 func TestMakefile(t *testing.T) {
-	text, err := os.ReadFile("../../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../Makefile"))(t)
 	calls := regexp.MustCompile(`\$\(call STAGE,(\w+)\)(.*)`).FindAllStringSubmatch(string(text), -1)
 	must.Equal(t, len(calls), 5, "calls")
 	for _, call := range calls {

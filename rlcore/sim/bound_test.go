@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
@@ -45,10 +46,7 @@ func TestNothingIsBelowTheLowerBound(t *testing.T) {
 			"crowd": crowd,
 			"alone": func(_ *rlcore.Window, c rlcore.Combo) float64 { return -float64(c.Len()*c.Len() - c.Len()) },
 		} {
-			res, err := Run(cfg, &rlcore.Decider{Policy: pick, Guard: Bare()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			res := must.Get(Run(cfg, &rlcore.Decider{Policy: pick, Guard: Bare()}))(t)
 			if least := LowerBound(&cfg, policy.Makespan); res.MakespanS < least*(1-1e-9) {
 				t.Errorf("%s: a makespan of %v, below %v", name, res.MakespanS, least)
 			}

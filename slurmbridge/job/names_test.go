@@ -10,10 +10,7 @@ import (
 func TestAppNamed(t *testing.T) {
 	var names []AppName
 	for _, s := range []string{"nf-train*=train", "*/jupyter=notebook", "a=b=c", "*-x=x"} {
-		n, err := ParseAppName(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(ParseAppName(s))(t)
 		names = append(names, n)
 	}
 	for _, c := range []struct{ comment, variable, name, want string }{

@@ -260,10 +260,7 @@ func TestLooksDontChangeTheOutcome(t *testing.T) {
 			}
 			*now = 1000
 			for _, s := range slots {
-				p, err := s.Progress()
-				if err != nil {
-					r.Fatal(err)
-				}
+				p := must.Get(s.Progress())(r)
 				out = append(out, p)
 			}
 			return out, look1(t, d)

@@ -304,10 +304,8 @@ func TestHelpNamesTheHooks(t *testing.T) {
 		}
 		n++
 		must.Contain(t, string(sample), "\n"+key+"="+path+"\n", "the sample slurm.conf")
-		body, err := os.ReadFile(etc + "hooks/" + filepath.Base(path))
-		if err != nil || !strings.Contains(string(body), "slurmbridge-hook "+filepath.Base(path)+" && break\n") {
-			t.Errorf("%s calls no hook: %v", path, err)
-		}
+		body := must.Get(os.ReadFile(etc + "hooks/" + filepath.Base(path)))(t)
+		must.Contain(t, string(body), "slurmbridge-hook "+filepath.Base(path)+" && break\n", path)
 	}
 	must.Equal(t, n, 3, "hooks in\n%s", help)
 }

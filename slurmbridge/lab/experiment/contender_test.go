@@ -48,10 +48,7 @@ func app(t *testing.T, name string) *rlcore.Profile {
 func compete(t *testing.T, w *World, name string, train dqn.Scenario, cfg sim.Config) *sim.Result {
 	t.Helper()
 	c := must.Get(w.Prepare(t.Context(), name, train, hasty, 1))(t)
-	r, err := c.Run(cfg)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
+	r := must.Get(c.Run(cfg))(t)
 	return r
 }
 
