@@ -114,3 +114,14 @@ func TestATurnBehindTheWindow(t *testing.T) {
 		must.Equal(t, d.Again(s, 1).Window.Jobs, []int{0, 1, 2}[:min(m, 3)], "the window of a busy GPU, of the first %d", m)
 	}
 }
+
+// Of combinations with equal scores waiting comes first, then those with the job of highest priority.
+func TestTheOrderOfEqualScores(t *testing.T) {
+	var all []Combo
+	for c := range Combo(8) {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, Combo.compare)
+	// Job 0 is in the first four after waiting, job 1 in the first two of these.
+	must.Equal(t, fmt.Sprintf("%03b", all), "[000 111 011 101 001 110 010 100]", "combinations in order")
+}

@@ -120,3 +120,15 @@ func TestScheduleIsListScheduling(t *testing.T) {
 		}
 	})
 }
+
+// A set divides GPUs into classes if it was given, or if a twentieth of the jobs come with it.
+func TestWhichSetsDivideGPUs(t *testing.T) {
+	given, often, rare := NewGPUSet(0), NewGPUSet(1), NewGPUSet(2)
+	jobs := slices.Repeat([]*GPUSet{nil}, 40)
+	jobs[3], jobs[7], jobs[8] = often, often, rare
+	k := Cluster{Sets: []*GPUSet{given}}
+	k.Divide(5, func(int) string { return "n" }, len(jobs), func(i int) Request { return Request{GPUs: jobs[i]} })
+	if want := []int{0, 1, 2, 2, 2}; !slices.Equal(k.class, want) {
+		t.Errorf("classes %v, want %v", k.class, want)
+	}
+}
