@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
@@ -30,7 +29,7 @@ type Agent struct {
 	Dir     prolog.Dir
 	Devices []nvml.Device
 	Node    string
-	// Period is the time between two samples, on average at least; see pace. Default 1 s.
+	// Period is the time between two samples, on average at least; see pace.
 	Period time.Duration
 	// Driver opens and closes the GPUs. An open GPU can't be reset or cut into instances, and the driver can't be
 	// replaced, so the agent closes the GPUs while no job is there. nil = they stay open. Acquire returns true, and
@@ -46,7 +45,7 @@ type Agent struct {
 	Keep    func(*gpuprof.Record) error
 	Now     func() time.Time
 	Log     *slog.Logger
-	Metrics *Metrics // nil = not exported
+	Metrics *Metrics
 	// Proc is /proc, and Groups /sys/fs/cgroup, unless a test sets it.
 	Proc, Groups string
 
@@ -138,12 +137,6 @@ func (t *tracked) has(gpu int) bool { return slices.Contains(t.gpus, gpu) }
 
 // Start lists the GPUs for the hooks and loads the data of a previous agent.
 func (a *Agent) Start() error {
-	if a.Period == 0 {
-		a.Period = time.Second
-	}
-	if a.Metrics == nil {
-		a.Metrics = NewMetrics(prometheus.NewRegistry())
-	}
 	a.needed = a.Now()
 	a.report.Store(&gpuprof.IdleReport{Node: a.Node})
 	a.jobs = map[run]*tracked{}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
@@ -65,8 +66,9 @@ func TestRecordOfASoloRun(t *testing.T) {
 	slot := must.Get(st.Device(0).Claim(gpusim.Claimant{}, p))(t)
 	records, ended := make(chan *gpuprof.Record, 1), make(chan error, 1)
 	a := &Agent{
-		Dir: prolog.Dir(t.TempDir()), Devices: lib.Devices(), Node: "n1", Now: time.Now,
-		Log: slog.New(slog.DiscardHandler), Keep: func(r *gpuprof.Record) error { records <- r; return nil },
+		Dir: prolog.Dir(t.TempDir()), Devices: lib.Devices(), Node: "n1", Now: time.Now, Period: time.Second,
+		Metrics: NewMetrics(prometheus.NewRegistry()),
+		Log:     slog.New(slog.DiscardHandler), Keep: func(r *gpuprof.Record) error { records <- r; return nil },
 	}
 	must.OK(t, a.Start())
 	ctx, stop := context.WithCancel(t.Context())

@@ -98,7 +98,7 @@ func newBench(t testing.TB, devices ...nvml.Device) *bench {
 	b := &bench{t: t, now: time.Unix(1e9, 0), reg: prometheus.NewPedanticRegistry()}
 	b.Agent = &Agent{
 		Dir: prolog.Dir(t.TempDir()), Devices: devices, Node: "n1", Keep: b.kept.keep, Log: slog.New(slog.DiscardHandler),
-		Now: func() time.Time { return b.now }, Metrics: NewMetrics(b.reg), Proc: t.TempDir(),
+		Now: func() time.Time { return b.now }, Metrics: NewMetrics(b.reg), Proc: t.TempDir(), Period: time.Second,
 	}
 	must.OK(t, b.Start(), b.Dir.Make())
 	for _, g := range b.gpus {

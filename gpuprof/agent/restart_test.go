@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/prolog"
@@ -31,7 +33,8 @@ func (b *bench) crash(log io.Writer) {
 	old := b.Agent
 	b.Agent = &Agent{
 		Dir: old.Dir, Devices: old.Devices, Node: old.Node, Keep: old.Keep,
-		Log: slog.New(slog.NewTextHandler(log, nil)), Now: old.Now, Proc: old.Proc,
+		Log: slog.New(slog.NewTextHandler(log, nil)), Now: old.Now, Proc: old.Proc, Period: old.Period,
+		Metrics: NewMetrics(prometheus.NewRegistry()),
 	}
 	must.OK(b.t, b.Start())
 	for i, g := range b.gpus {

@@ -57,8 +57,8 @@ type Handler struct {
 	Keep func(ctx context.Context, r *gpuprof.Record, behind time.Duration) (isNew bool, err error)
 	// Result receives the result of each request: new, duplicate, refused or failed.
 	Result  func(result string)
-	Metrics *Metrics // nil = not exported
-	// Log receives differing clocks and refusals, once an hour for each node; nil = none.
+	Metrics *Metrics
+	// Log receives differing clocks and refusals, once an hour for each node.
 	Log *slog.Logger
 	// BodyTimeout bounds the time a body may take. Default 30 s.
 	BodyTimeout time.Duration
@@ -66,18 +66,6 @@ type Handler struct {
 	once  sync.Once
 	turns credential.Turns
 	said  said
-}
-
-func (h *Handler) init() {
-	h.once.Do(func() {
-		h.turns.Method = h.Credentials
-		if h.Metrics == nil {
-			h.Metrics = NewMetrics(prometheus.NewRegistry())
-		}
-		if h.Log == nil {
-			h.Log = slog.New(slog.DiscardHandler)
-		}
-	})
 }
 
 // refusal is why a request isn't followed: a status, one word for the metrics ("" = the controller
@@ -108,9 +96,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return "duplicate", http.StatusOK, nil
 	})
-	if h.Result != nil {
-		h.Result(result)
-	}
+	h.Result(result)
 }
 
 // Idle takes the reports of idle jobs, from users that may send records.
@@ -136,7 +122,7 @@ func (h *Handler) Idle(take func(*gpuprof.IdleReport)) http.Handler {
 func (h *Handler) follow(w http.ResponseWriter, r *http.Request, path string,
 	take func(c *credential.Credential, body []byte) (result string, status int, no *refusal),
 ) (result string) {
-	h.init()
+	h.once.Do(func() { h.turns.Method = h.Credentials })
 	c, body, no := h.believe(w, r, path)
 	status := 0
 	if no == nil {

@@ -65,10 +65,24 @@ func bind(body []byte) string { return bindTo(Path, body) }
 func serve(t *testing.T, h *Handler) *httptest.Server {
 	t.Helper()
 	mux := http.NewServeMux()
-	mux.Handle("POST "+Path, h)
+	mux.Handle("POST "+Path, complete(h))
 	srv := httptest.NewServer(mux)
 	t.Cleanup(srv.Close)
 	return srv
+}
+
+// complete adds what a test doesn't look at.
+func complete(h *Handler) *Handler {
+	if h.Result == nil {
+		h.Result = func(string) {}
+	}
+	if h.Metrics == nil {
+		h.Metrics = NewMetrics(prometheus.NewRegistry())
+	}
+	if h.Log == nil {
+		h.Log = slog.New(slog.DiscardHandler)
+	}
+	return h
 }
 
 func post(t *testing.T, url, header, cred, body string) (int, string) {
@@ -290,7 +304,7 @@ func TestIdleReports(t *testing.T) {
 	m := proof(t, keytest.Random(t), 0)
 	var got []*gpuprof.IdleReport
 	allow := true
-	h := &Handler{Credentials: m, AllowUID: func(uint32) bool { return allow }}
+	h := complete(&Handler{Credentials: m, AllowUID: func(uint32) bool { return allow }})
 	mux := http.NewServeMux()
 	mux.Handle("POST "+IdlePath, h.Idle(func(r *gpuprof.IdleReport) { got = append(got, r) }))
 	srv := httptest.NewServer(mux)

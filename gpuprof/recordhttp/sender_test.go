@@ -33,7 +33,7 @@ func controller(t *testing.T, dir, webConfig string) string {
 	}
 	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	mux := http.NewServeMux()
-	mux.Handle("POST "+Path, &Handler{Credentials: &fake{}, AllowUID: root, Keep: (&kept{}).keep})
+	mux.Handle("POST "+Path, complete(&Handler{Credentials: &fake{}, AllowUID: root, Keep: (&kept{}).keep}))
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
 	done := make(chan struct{})
 	go func() {

@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"github.com/google/renameio/v2"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 )
@@ -30,12 +29,12 @@ import (
 // Spool is what waits on this node. Add and Run may be called at the same time.
 type Spool struct {
 	Dir string
-	// Limit is the size of Dir from which on files are removed, bytes. Default 256 MiB.
+	// Limit is the size of Dir from which on files are removed, bytes.
 	Limit int64
 	// Send delivers one record; see recordhttp.Sender.
 	Send    func(ctx context.Context, r *gpuprof.Record) error
 	Log     *slog.Logger
-	Metrics *Metrics // nil = not exported
+	Metrics *Metrics
 	// Retry is the first pause after a failure; it grows to RetryMax. Each pause is drawn from half to one and a half of
 	// that, so that nodes don't come together. Defaults 500 ms and 1 min.
 	Retry, RetryMax time.Duration
@@ -62,11 +61,7 @@ func (f *file) waits() bool { return strings.HasSuffix(f.path, waits) }
 
 // Open finds what waits from before. What was being written when the agent was killed is removed: it was not taken yet.
 func (s *Spool) Open() error {
-	s.Limit = cmp.Or(s.Limit, 256<<20)
 	s.Retry, s.RetryMax = cmp.Or(s.Retry, 500*time.Millisecond), cmp.Or(s.RetryMax, time.Minute)
-	if s.Metrics == nil {
-		s.Metrics = NewMetrics(prometheus.NewRegistry())
-	}
 	s.wake = make(chan struct{}, 1)
 	s.write = writeFile
 	s.Metrics.spool.Store(s)

@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,6 +62,10 @@ func open(t *testing.T, s *Spool) *Spool {
 	if s.Log == nil {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
+	if s.Metrics == nil {
+		s.Metrics = NewMetrics(prometheus.NewRegistry())
+	}
+	s.Limit = cmp.Or(s.Limit, 256<<20)
 	must.OK(t, s.Open())
 	return s
 }
@@ -229,7 +234,7 @@ func TestPoorerRecordIsNotTaken(t *testing.T) {
 func TestOthersMustNotWrite(t *testing.T) {
 	dir := t.TempDir()
 	must.OK(t, os.Chmod(dir, 0o777))
-	s := &Spool{Dir: dir, Log: slog.New(slog.DiscardHandler)}
+	s := &Spool{Dir: dir, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry())}
 	must.Fail(t, s.Open(), "chmod 700", "mode 0777")
 	must.OK(t, os.Chmod(dir, 0o700))
 	if os.Geteuid() == 0 {

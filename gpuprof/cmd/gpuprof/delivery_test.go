@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
@@ -82,7 +83,10 @@ func newNode(t *testing.T, valid time.Duration) *node {
 	t.Cleanup(func() { claim.Close() })
 	n.listen = "127.0.0.1:" + port
 
-	n.handler = recordhttp.Handler{Credentials: m, AllowUID: func(uid uint32) bool { return uid == 0 }, Keep: n.keep}
+	n.handler = recordhttp.Handler{
+		Credentials: m, AllowUID: func(uid uint32) bool { return uid == 0 }, Keep: n.keep, Result: func(string) {},
+		Metrics: recordhttp.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+	}
 	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	srv := &http.Server{Handler: &n.handler, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
 	g, ctx := errgroup.WithContext(t.Context())
