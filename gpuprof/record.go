@@ -28,17 +28,17 @@ type GPU struct {
 	SMs    int    `json:"sms,omitempty"`
 }
 
-// CardOf is the model of all the GPUs, "" = they differ, or there is none. What runs on one takes as long on any other
+// ModelOf is the model of all the GPUs, "" = they differ, or there is none. What runs on one takes as long on any other
 // of that name.
-func CardOf(gpus []GPU) string {
+func ModelOf(gpus []GPU) string {
 	if len(gpus) == 0 || slices.ContainsFunc(gpus, func(g GPU) bool { return g.Model != gpus[0].Model }) {
 		return ""
 	}
 	return gpus[0].Model
 }
 
-// Card is the card of all of the job's GPUs, as CardOf says it.
-func (r *Record) Card() string { return CardOf(r.GPUs) }
+// Model is the model of all of the job's GPUs, as ModelOf says it.
+func (r *Record) Model() string { return ModelOf(r.GPUs) }
 
 // Power is what the job's GPUs drew, all of them together: the cards' power, idle draw and neighbours included.
 type Power struct {

@@ -38,8 +38,8 @@ func TestAskForALimit(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
 		url    string
-		change func(h *Hook, j *Job) // nobody is asked then
-		limit  int64                 // of a process
+		change func(h *Hook, j *JobFile) // nobody is asked then
+		limit  int64                     // of a process
 		err    string
 	}{
 		"known":             {answer: sound, limit: 4402},
@@ -58,13 +58,13 @@ func TestAskForALimit(t *testing.T) {
 			<-r.Context().Done()
 		}, err: "deadline"},
 		"hanging":         {url: "http://" + silent.Addr().String(), err: "deadline"},
-		"an old driver":   {answer: sound, change: func(h *Hook, _ *Job) { h.Cards[0].MemLimits = false }},
-		"a card unheard":  {answer: sound, change: func(h *Hook, _ *Job) { h.Cards = nil }},
-		"no memory known": {answer: sound, change: func(h *Hook, _ *Job) { h.Cards[0].MemMiB = 0 }},
-		"no controller":   {answer: sound, change: func(h *Hook, _ *Job) { h.Controller = nil }},
-		"no MPS":          {answer: sound, change: func(h *Hook, _ *Job) { h.MPS = nil }},
-		"whole GPU":       {answer: sound, change: func(_ *Hook, j *Job) { j.Percent = 0 }},
-		"two GPUs":        {answer: sound, change: func(_ *Hook, j *Job) { j.GPUs = []int{0, 1} }},
+		"an old driver":   {answer: sound, change: func(h *Hook, _ *JobFile) { h.Cards[0].MemLimits = false }},
+		"a card unheard":  {answer: sound, change: func(h *Hook, _ *JobFile) { h.Cards = nil }},
+		"no memory known": {answer: sound, change: func(h *Hook, _ *JobFile) { h.Cards[0].MemMiB = 0 }},
+		"no controller":   {answer: sound, change: func(h *Hook, _ *JobFile) { h.Controller = nil }},
+		"no MPS":          {answer: sound, change: func(h *Hook, _ *JobFile) { h.MPS = nil }},
+		"whole GPU":       {answer: sound, change: func(_ *Hook, j *JobFile) { j.Percent = 0 }},
+		"two GPUs":        {answer: sound, change: func(_ *Hook, j *JobFile) { j.GPUs = []int{0, 1} }},
 	} {
 		var asked atomic.Int32
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -79,7 +79,7 @@ func TestAskForALimit(t *testing.T) {
 		if c.err == "deadline" {
 			h.Controller.Timeout = 50 * time.Millisecond
 		}
-		j := &Job{JobID: 7, User: "ann b", GPUs: []int{0}, Percent: 50}
+		j := &JobFile{JobID: 7, User: "ann b", GPUs: []int{0}, Percent: 50}
 		if c.change != nil {
 			c.change(h, j)
 		}
@@ -90,7 +90,7 @@ func TestAskForALimit(t *testing.T) {
 			strings.ContainsAny(err.Error(), "\n\x1b") || len(err.Error()) > 1000) {
 			t.Errorf("%s: %v", name, err)
 		}
-		for _, j := range []*Job{j, read(t, h.Dir.running(7))} {
+		for _, j := range []*JobFile{j, read(t, h.Dir.running(7))} {
 			must.Equal(t, j.MemLimitMiB, c.limit, name)
 			must.Equal(t, j.ByHand, name == "by hand", name)
 		}

@@ -52,7 +52,7 @@ func (d Dir) task(id int64) string { return d.path("tasks", strconv.FormatInt(id
 
 // ended is the path of an ended run's file. It names the run: when a requeued job's second run ends, the first may not
 // have been recorded yet.
-func (d Dir) ended(j *Job) string {
+func (d Dir) ended(j *JobFile) string {
 	return d.path(endedFolder, fmt.Sprintf("%d-%d.json", j.JobID, j.Restart))
 }
 
@@ -68,7 +68,7 @@ func (d Dir) Make() error {
 
 // Begin writes a job's file. An existing file belongs to an earlier run that ended without an epilog, which is closed
 // now, or to this run if its prolog was killed and called again: then the first call's start counts.
-func (d Dir) Begin(j *Job) error {
+func (d Dir) Begin(j *JobFile) error {
 	err := d.Make()
 	release := func() {}
 	if err == nil {
@@ -99,7 +99,7 @@ func (d Dir) lockJobs() (release func(), err error) {
 	return lock(context.Background(), d.path("jobs.lock"))
 }
 
-func write(path string, j *Job) error {
+func write(path string, j *JobFile) error {
 	return putJSON(path, j, 0o600) // comments may be private: root only
 }
 
@@ -119,7 +119,7 @@ func put(path string, body []byte, mode os.FileMode) error {
 
 // End moves a job's file to the ended ones and notes the time. A job without a file (its prolog failed, or it had no
 // GPU) is no error.
-func (d Dir) End(id int64, now time.Time) (*Job, error) {
+func (d Dir) End(id int64, now time.Time) (*JobFile, error) {
 	release, err := d.lockJobs()
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -147,13 +147,13 @@ func (d Dir) End(id int64, now time.Time) (*Job, error) {
 // move moves a job's file to the ended ones. The job's end becomes the file's time, which takes no space on a full
 // disk. The file is always in exactly one folder: otherwise the agent, which takes it from the ended ones, would see
 // the job begin again.
-func (d Dir) move(j *Job, end time.Time) error {
+func (d Dir) move(j *JobFile, end time.Time) error {
 	j.End = end
 	return errors.Join(os.Chtimes(d.running(j.JobID), end, end), os.Rename(d.running(j.JobID), d.ended(j)))
 }
 
 // change calls do for each of jobs that still runs, and rewrites the job's file if do returns true.
-func (d Dir) change(jobs []*Job, do func(*Job) bool) error {
+func (d Dir) change(jobs []*JobFile, do func(*JobFile) bool) error {
 	release, err := d.lockJobs()
 	if err != nil {
 		return err
@@ -170,7 +170,7 @@ func (d Dir) change(jobs []*Job, do func(*Job) bool) error {
 }
 
 // tell writes a job's handout unless that run has ended: a prolog that outlasted its deadline may call it late.
-func (d Dir) tell(j *Job, v any) error {
+func (d Dir) tell(j *JobFile, v any) error {
 	release, err := d.lockJobs()
 	if err != nil {
 		return err
@@ -184,8 +184,8 @@ func (d Dir) tell(j *Job, v any) error {
 }
 
 // ReadJob reads a job's file. The time of an ended job's file is the job's end.
-func ReadJob(path string) (*Job, error) {
-	j := new(Job)
+func ReadJob(path string) (*JobFile, error) {
+	j := new(JobFile)
 	if err := readJSON(path, j); err != nil {
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func readJSON(path string, into any) error {
 }
 
 // List reads the jobs of a folder, sorted by number. Its error names the files that it couldn't read and left out.
-func List(folder string) ([]*Job, error) {
+func List(folder string) ([]*JobFile, error) {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -244,7 +244,7 @@ func List(folder string) ([]*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []*Job
+	var out []*JobFile
 	var errs []error
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".json") || strings.HasPrefix(e.Name(), ".") {
@@ -259,12 +259,12 @@ func List(folder string) ([]*Job, error) {
 			out = append(out, j)
 		}
 	}
-	slices.SortFunc(out, func(a, b *Job) int { return int(a.JobID - b.JobID) })
+	slices.SortFunc(out, func(a, b *JobFile) int { return int(a.JobID - b.JobID) })
 	return out, errors.Join(errs...)
 }
 
 // Forget removes an ended job's file, once its record is closed.
-func (d Dir) Forget(j *Job) error {
+func (d Dir) Forget(j *JobFile) error {
 	return ignoreMissing(os.Remove(d.ended(j)))
 }
 

@@ -23,7 +23,7 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 		h.learn(j.GPUs, j.UUIDs)
 	}
 	for _, g := range gpus {
-		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
+		errs = append(errs, h.onGPU(ctx, g, func(jobs []*JobFile) error {
 			var err error
 			if j != nil && j.MPS && len(jobs) > 0 && h.MPS != nil {
 				err = h.MPS.endClients(ctx, g, h.outlived(j), func(pid int) bool { return h.outlives(j, pid) })
@@ -50,13 +50,13 @@ func (h *Hook) lost(id int64) error {
 		return nil
 	}
 	if _, lost, by := h.MPS.inspect(j.GPUs[0], false); lost {
-		return h.Dir.victims([]*Job{j}, h.Now(), by)
+		return h.Dir.victims([]*JobFile{j}, h.Now(), by)
 	}
 	return nil
 }
 
 // afterwards releases the GPU's daemon if no jobs are left, otherwise it updates the server's state.
-func (h *Hook) afterwards(ctx context.Context, gpu int, jobs []*Job) error {
+func (h *Hook) afterwards(ctx context.Context, gpu int, jobs []*JobFile) error {
 	switch {
 	case h.MPS == nil:
 		return nil
@@ -71,7 +71,7 @@ func (h *Hook) afterwards(ctx context.Context, gpu int, jobs []*Job) error {
 
 // outlived returns the processes that the job left behind: processes with the job's JobEnv that are in no other job.
 // There are none with ProctrackType=proctrack/cgroup.
-func (h *Hook) outlived(j *Job) (found []int) {
+func (h *Hook) outlived(j *JobFile) (found []int) {
 	for _, pid := range pids(h.Proc) {
 		if h.outlives(j, pid) {
 			found = append(found, pid)
@@ -81,7 +81,7 @@ func (h *Hook) outlived(j *Job) (found []int) {
 }
 
 // outlives reports whether the job left this process behind.
-func (h *Hook) outlives(j *Job, pid int) bool {
+func (h *Hook) outlives(j *JobFile, pid int) bool {
 	if owner(h.Proc, pid) != int64(j.UID) || !has(h.Proc, pid, fmt.Sprintf("%s=%d", JobEnv, j.JobID)) {
 		return false
 	}

@@ -40,7 +40,7 @@ const v2 = "system.slice/*slurmstepd.scope/%s/"
 
 // inGroups returns the path that a pattern matches for the job, "" if there is none, or several because two clusters on
 // the machine have such a job.
-func (j *Job) inGroups(groups, pattern string) string {
+func (j *JobFile) inGroups(groups, pattern string) string {
 	for _, name := range []string{fmt.Sprintf("job_%d", j.JobID), j.SLUID} {
 		if found, _ := filepath.Glob(filepath.Join(groups, fmt.Sprintf(pattern, name))); name != "" && len(found) == 1 {
 			return found[0]
@@ -52,7 +52,7 @@ func (j *Job) inGroups(groups, pattern string) string {
 // HostUse returns a job's CPU time, s, and peak memory, MiB, by its control group; −1 = unknown. The group exists if
 // cgroup.conf has Slurm account or constrain: system.slice/slurmstepd.scope/job_12 in version 2 (with several slurmds
 // NODE_slurmstepd.scope), slurm/uid_1000/job_12 below cpuacct and memory in version 1. groups is /sys/fs/cgroup.
-func HostUse(groups string, j *Job) (cpuS, mib float64) {
+func HostUse(groups string, j *JobFile) (cpuS, mib float64) {
 	read := func(unit float64, patterns ...string) float64 {
 		for _, pattern := range patterns {
 			text, err := os.ReadFile(j.inGroups(groups, pattern))

@@ -36,8 +36,8 @@ type Hook struct {
 }
 
 // othersThan returns the jobs on j's GPU, without j, that may share the GPU.
-func (h *Hook) othersThan(j *Job, jobs []*Job) []*Job {
-	return slices.DeleteFunc(slices.Clone(jobs), func(o *Job) bool { return o.JobID == j.JobID || !h.mayShare(o) })
+func (h *Hook) othersThan(j *JobFile, jobs []*JobFile) []*JobFile {
+	return slices.DeleteFunc(slices.Clone(jobs), func(o *JobFile) bool { return o.JobID == j.JobID || !h.mayShare(o) })
 }
 
 // learn trusts UUIDs that Slurm passed to the prolog over numbers derived from its configuration. Slurm passes the
@@ -69,7 +69,7 @@ func (h *Hook) alone() bool {
 
 // refresh updates the stored state of the GPU's MPS server and marks the given jobs if they lost their work with the
 // server. asked is the error of querying the daemon. The caller holds the GPU's lock.
-func (h *Hook) refresh(ctx context.Context, gpu int, jobs []*Job) (s Server, asked, err error) {
+func (h *Hook) refresh(ctx context.Context, gpu int, jobs []*JobFile) (s Server, asked, err error) {
 	was := h.Dir.Server(gpu)
 	s, lost, by := h.MPS.inspect(gpu, false)
 	if len(by) > 0 && s.PID != 0 {
@@ -96,12 +96,12 @@ func (h *Hook) refresh(ctx context.Context, gpu int, jobs []*Job) (s Server, ask
 }
 
 // mayShare reports whether, as far as the prolog can see, other jobs can be on j's GPU at the same time.
-func (h *Hook) mayShare(j *Job) bool {
+func (h *Hook) mayShare(j *JobFile) bool {
 	return j.Sharer() || j.Percent == 0 && h.Shard
 }
 
 // onGPU calls do with the GPU's jobs while it holds the GPU's lock. Its error names the GPU.
-func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) (err error) {
+func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*JobFile) error) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("gpu %d: %w", gpu, err)
@@ -117,7 +117,7 @@ func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) (
 	if err != nil && len(jobs) == 0 {
 		return err
 	}
-	jobs, stale := h.closeStale(slices.DeleteFunc(jobs, func(j *Job) bool { return !slices.Contains(j.GPUs, gpu) }))
+	jobs, stale := h.closeStale(slices.DeleteFunc(jobs, func(j *JobFile) bool { return !slices.Contains(j.GPUs, gpu) }))
 	return errors.Join(stale, do(jobs)) // an unreadable file doesn't matter if the rest can be read
 }
 
@@ -134,7 +134,7 @@ const (
 
 // closeStale closes the GPU's jobs that ended without an epilog because slurmd was killed. It returns the jobs that
 // remain; the error names the closed ones.
-func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
+func (h *Hook) closeStale(jobs []*JobFile) ([]*JobFile, error) {
 	now := h.Now()
 	sum := 0
 	limit := uncontained
@@ -150,7 +150,7 @@ func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 	if sum > 100 {
 		limit = overfull
 	}
-	var there []*Job
+	var there []*JobFile
 	var errs []error
 	steps := sync.OnceValue(func() (of []int64) { // jobs with a step on this node
 		for _, pid := range pids(h.Proc) {

@@ -21,8 +21,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/hostlist"
 )
 
-// Job is what the prolog writes of a job for the agent.
-type Job struct {
+// JobFile is what the prolog writes of a job for the agent.
+type JobFile struct {
 	JobID int64 `json:"job_id"`
 	// SLUID names this run of the job (Slurm 25.11 and later), "" = not known.
 	SLUID       string `json:"sluid,omitempty"`
@@ -56,7 +56,7 @@ type Job struct {
 }
 
 // Sharer reports whether the job is known to have a part of a GPU.
-func (j *Job) Sharer() bool { return j.Percent > 0 && j.Percent < 100 }
+func (j *JobFile) Sharer() bool { return j.Percent > 0 && j.Percent < 100 }
 
 // Errors of FromEnv.
 var (
@@ -68,8 +68,8 @@ var (
 
 // FromEnv reads a job from the variables Slurm gives its hooks. get is os.Getenv.
 // What users can set is bounded and cleaned. Returns ErrNoGPU and ErrBadEnv.
-func FromEnv(get func(string) string, now time.Time) (*Job, error) {
-	j := &Job{Start: now}
+func FromEnv(get func(string) string, now time.Time) (*JobFile, error) {
+	j := &JobFile{Start: now}
 	var err error
 	if j.JobID, err = number(get("SLURM_JOB_ID"), 1); err != nil {
 		return nil, fmt.Errorf("%w: SLURM_JOB_ID %.32q", ErrBadEnv, get("SLURM_JOB_ID"))

@@ -84,7 +84,7 @@ func TestProcessesThatOutliveTheirJob(t *testing.T) {
 			"stat": fmt.Sprintf("%d (x) S 1 1 1 0\n", pid),
 		})
 	}
-	must.Equal(t, h.outlived(&Job{JobID: 7, UID: 1000, SLUID: "sEKNKTV3WPV500"}), []int{11, 12, 13})
+	must.Equal(t, h.outlived(&JobFile{JobID: 7, UID: 1000, SLUID: "sEKNKTV3WPV500"}), []int{11, 12, 13})
 }
 
 // A GPU's daemon and servers are found among processes that are called alike, and those whose memory is locked, where

@@ -80,7 +80,7 @@ func TestOwnServerTakesLong(t *testing.T) {
 			go func() { ended <- h.Prolog(ctx, env("SLURM_JOB_ID", id)) }()
 		}
 		for _, id := range jobs {
-			until(t, "MPS for job "+id, func() bool { return kept[Job](h.Dir.path("jobs", id+".json")).MPS })
+			until(t, "MPS for job "+id, func() bool { return kept[JobFile](h.Dir.path("jobs", id+".json")).MPS })
 		}
 		cancel() // as at the hooks' deadline
 		for range jobs {

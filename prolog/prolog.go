@@ -33,7 +33,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	// No lock is held here, so other hooks don't wait for the controller.
 	errs = append(errs, h.askTerms(ctx, j))
 	for _, g := range j.GPUs {
-		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
+		errs = append(errs, h.onGPU(ctx, g, func(jobs []*JobFile) error {
 			others := h.othersThan(j, jobs)
 			var err, given, left error
 			if len(others) == 0 && h.MPS != nil && !j.MPS { // else the daemon is j's, from a first call of its prolog
@@ -76,7 +76,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 // the job's first process. If the server fails, j goes without MPS. Each query holds the GPU's lock, because the daemon
 // loses some of several simultaneous queries (tried on 470 to 555). The lock is free between queries: jobs that start
 // together wait in parallel.
-func (h *Hook) awaitServer(ctx context.Context, gpu int, j *Job) error {
+func (h *Hook) awaitServer(ctx context.Context, gpu int, j *JobFile) error {
 	wait, cancel := context.WithTimeout(ctx, 2*h.MPS.Answer)
 	defer cancel()
 	for {
@@ -105,10 +105,10 @@ func (h *Hook) askServer(ctx context.Context, gpu int, uid uint32) (bool, error)
 
 // withoutServer marks j as a job without MPS because its server failed to start. No work is lost: none of j's processes
 // had started.
-func (h *Hook) withoutServer(ctx context.Context, gpu int, j *Job) error {
-	return h.onGPU(ctx, gpu, func(jobs []*Job) error {
+func (h *Hook) withoutServer(ctx context.Context, gpu int, j *JobFile) error {
+	return h.onGPU(ctx, gpu, func(jobs []*JobFile) error {
 		j.MPS = false
-		err := h.Dir.change([]*Job{j}, func(j *Job) bool {
+		err := h.Dir.change([]*JobFile{j}, func(j *JobFile) bool {
 			j.MPS = false
 			j.MPSFault = time.Time{}
 			j.MPSFaultBy = nil
@@ -124,8 +124,8 @@ func (h *Hook) withoutServer(ctx context.Context, gpu int, j *Job) error {
 
 // barred marks a job that goes without MPS on an EXCLUSIVE_PROCESS GPU with other jobs. It can't get a context, so it
 // is treated as a victim of a server fault and runs again.
-func (h *Hook) barred(j *Job) error {
-	return h.Dir.change([]*Job{j}, func(j *Job) bool {
+func (h *Hook) barred(j *JobFile) error {
+	return h.Dir.change([]*JobFile{j}, func(j *JobFile) bool {
 		if j.MPS || !j.MPSFault.IsZero() {
 			return false
 		}
@@ -136,9 +136,9 @@ func (h *Hook) barred(j *Job) error {
 
 // share prepares the GPU's MPS daemon for j, where others are the GPU's other sharers. If the server has failed or is
 // full, j computes without MPS; the task prolog sees to that. The caller holds the GPU's lock.
-func (h *Hook) share(ctx context.Context, gpu int, j *Job, others []*Job) error {
+func (h *Hook) share(ctx context.Context, gpu int, j *JobFile, others []*JobFile) error {
 	var errs []error
-	if !h.MPS.multiuser(gpu) && slices.ContainsFunc(others, func(o *Job) bool { return o.MPS && o.UID != j.UID }) {
+	if !h.MPS.multiuser(gpu) && slices.ContainsFunc(others, func(o *JobFile) bool { return o.MPS && o.UID != j.UID }) {
 		// Hand-written shares put j next to another user's job. j's processes would wait for the server until that job ends;
 		// without MPS the two jobs take turns.
 		return fmt.Errorf("the MPS server serves another user; job %d goes without", j.JobID)
@@ -167,10 +167,10 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, others []*Job) error 
 		errs = append(errs, fmt.Errorf("%w: only jobs of one user at a time share it", errOneUser))
 	}
 	j.MPS = true
-	return errors.Join(append(errs, h.Dir.change([]*Job{j}, func(j *Job) bool { j.MPS = true; return true }))...)
+	return errors.Join(append(errs, h.Dir.change([]*JobFile{j}, func(j *JobFile) bool { j.MPS = true; return true }))...)
 }
 
-func goesWithout(s Server, j *Job) error {
+func goesWithout(s Server, j *JobFile) error {
 	why := "has as many clients as it serves"
 	if !s.Fault.IsZero() {
 		why = "has faulted and isn't renewed yet"
@@ -180,7 +180,7 @@ func goesWithout(s Server, j *Job) error {
 
 // askTerms gets j's terms from the controller and stores them with the job. If that fails, j starts without a memory
 // limit; the limit only protects its neighbours.
-func (h *Hook) askTerms(ctx context.Context, j *Job) error {
+func (h *Hook) askTerms(ctx context.Context, j *JobFile) error {
 	if h.Controller == nil || h.MPS == nil || len(j.GPUs) != 1 || !h.mayShare(j) {
 		return nil
 	}
@@ -198,11 +198,11 @@ func (h *Hook) askTerms(ctx context.Context, j *Job) error {
 	if terms == (Terms{}) {
 		return nil
 	}
-	take := func(j *Job) bool {
+	take := func(j *JobFile) bool {
 		j.MemLimitMiB = terms.MiB
 		j.ByHand = terms.ByHand
 		return true
 	}
 	take(j)
-	return h.Dir.change([]*Job{j}, take)
+	return h.Dir.change([]*JobFile{j}, take)
 }

@@ -136,7 +136,7 @@ func TestLinkInPlaceOfAJobsFile(t *testing.T) {
 	dir := Dir(t.TempDir())
 	target := dir.path("target")
 	must.OK(t, dir.Make(), os.WriteFile(target, []byte("keep"), 0o600), os.Symlink(target, dir.running(7)),
-		dir.Begin(&Job{JobID: 7}))
+		dir.Begin(&JobFile{JobID: 7}))
 	must.Equal(t, string(must.Get(os.ReadFile(target))(t)), "keep")
 }
 
@@ -207,7 +207,7 @@ func TestTaskProlog(t *testing.T) {
 	must.OK(t, os.MkdirAll(h.MPS.Pipe(0), 0o755))
 	daemon := must.Get(net.ListenUnix("unixpacket", &net.UnixAddr{Name: control, Net: "unixpacket"}))(t)
 	must.Equal(t, print(), "", "without a prolog, so that the daemon ends while it runs")
-	must.OK(t, h.Dir.Begin(&Job{JobID: 7, GPUs: []int{0}, Percent: 50}))
+	must.OK(t, h.Dir.Begin(&JobFile{JobID: 7, GPUs: []int{0}, Percent: 50}))
 	const (
 		all, limited  = "export " + share + "=100\n", "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M\n"
 		jaxName, tf   = "XLA_PYTHON_CLIENT_PREALLOCATE=false", "TF_FORCE_GPU_ALLOW_GROWTH=true"
@@ -269,14 +269,14 @@ func TestTaskProlog(t *testing.T) {
 	} {
 		c.hook.Dir, c.hook.MPS = h.Dir, h.MPS
 		h = &c.hook
-		must.OK(t, h.handOut(0, &Job{JobID: 7, MPS: true}))
+		must.OK(t, h.handOut(0, &JobFile{JobID: 7, MPS: true}))
 		must.Equal(t, print(c.env...), c.want, c.name)
 	}
 	h.Cards = nil
-	must.OK(t, h.handOut(0, &Job{JobID: 7, MPS: true, MemLimitMiB: 10240}),
-		h.handOut(0, &Job{JobID: 8, MPS: true, MemLimitMiB: 5}))
+	must.OK(t, h.handOut(0, &JobFile{JobID: 7, MPS: true, MemLimitMiB: 10240}),
+		h.handOut(0, &JobFile{JobID: 8, MPS: true, MemLimitMiB: 5}))
 	must.Equal(t, print(), mps("0", all+limited), "held to a part of the memory")
-	must.OK(t, h.handOut(0, &Job{JobID: 7, MPS: true, ByHand: true}))
+	must.OK(t, h.handOut(0, &JobFile{JobID: 7, MPS: true, ByHand: true}))
 	must.Equal(t, print(), mps("0", ""), "a session's part by hand")
 	// A daemon that died without a word is none: up to driver 535 it leaves its socket, and from 550 on a pid file that
 	// any user can have written.
@@ -363,7 +363,7 @@ func TestHostUse(t *testing.T) {
 			path := filepath.Join(root, file)
 			must.OK(t, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600))
 		}
-		if cpu, mib := HostUse(root, &Job{JobID: 7, SLUID: id}); cpu != c.cpu || mib != c.mib {
+		if cpu, mib := HostUse(root, &JobFile{JobID: 7, SLUID: id}); cpu != c.cpu || mib != c.mib {
 			t.Errorf("%s: %v s, %v MiB", name, cpu, mib)
 		}
 	}
@@ -481,7 +481,7 @@ func TestSharerInAContainer(t *testing.T) {
 	in := podman(t, b)
 	root := env("SLURM_JOB_UID", "0")
 	b.uid = 0
-	must.OK(t, h.Prolog(t.Context(), root), h.handOut(0, &Job{JobID: 7, MPS: true, MemLimitMiB: 20480}))
+	must.OK(t, h.Prolog(t.Context(), root), h.handOut(0, &JobFile{JobID: 7, MPS: true, MemLimitMiB: 20480}))
 	vars := must.Get(b.vars(t, "7"))(t)
 	page := string(must.Get(os.ReadFile("../contrib/doc/users.md"))(t))
 	_, line, _ := strings.Cut(page, "\n    --ipc=host")
@@ -530,7 +530,7 @@ func TestFileIsInOneFolder(t *testing.T) {
 	}
 	d := Dir(t.TempDir())
 	for id := int64(1); id <= 300; id++ {
-		j := &Job{JobID: id, GPUs: []int{0}, Start: time.Now()}
+		j := &JobFile{JobID: id, GPUs: []int{0}, Start: time.Now()}
 		must.OK(t, d.Begin(j))
 		done := make(chan error)
 		go func() { _, err := d.End(id, time.Now()); done <- err }()
@@ -555,10 +555,10 @@ func TestAJobEndsOnAFullDisk(t *testing.T) {
 		t.Skip("needs the right to mount: ", err)
 	}
 	t.Cleanup(func() { must.OK(t, unix.Unmount(string(d), unix.MNT_DETACH)) })
-	j := &Job{JobID: 7, GPUs: []int{0}, Start: time.Now()}
+	j := &JobFile{JobID: 7, GPUs: []int{0}, Start: time.Now()}
 	must.OK(t, d.Begin(j))
 	must.Is(t, os.WriteFile(d.path("filler"), make([]byte, 64<<10), 0o600), syscall.ENOSPC)
-	must.Is(t, d.Begin(&Job{JobID: 8, GPUs: []int{0}}), syscall.ENOSPC, "another job")
+	must.Is(t, d.Begin(&JobFile{JobID: 8, GPUs: []int{0}}), syscall.ENOSPC, "another job")
 	end := j.Start.Add(time.Minute)
 	must.Get(d.End(7, end))(t)
 	ended := must.Get(List(d.Ended()))(t)

@@ -183,9 +183,9 @@ func (m *MPS) endClients(ctx context.Context, gpu int, left []int, still func(pi
 
 // victims marks the job files of jobs whose MPS server was lost by a fault of the processes by, if known. Its error
 // names the jobs; it is nil if there are none.
-func (d Dir) victims(jobs []*Job, now time.Time, by []int) error {
+func (d Dir) victims(jobs []*JobFile, now time.Time, by []int) error {
 	var names []string
-	err := d.change(jobs, func(j *Job) bool {
+	err := d.change(jobs, func(j *JobFile) bool {
 		if !j.MPS || !j.MPSFault.IsZero() {
 			return false
 		}

@@ -151,12 +151,12 @@ func (h *Hook) asked(t *testing.T) func() string {
 // watch looks at all GPUs, as hooks do when a job comes or goes.
 func (h *Hook) watch(ctx context.Context) (err error) {
 	for _, c := range h.Cards {
-		err = errors.Join(err, h.onGPU(ctx, c.Index, func(jobs []*Job) error { return h.afterwards(ctx, c.Index, jobs) }))
+		err = errors.Join(err, h.onGPU(ctx, c.Index, func(jobs []*JobFile) error { return h.afterwards(ctx, c.Index, jobs) }))
 	}
 	return err
 }
 
-func read(t *testing.T, path string) *Job {
+func read(t *testing.T, path string) *JobFile {
 	t.Helper()
 	j, err := ReadJob(path)
 	must.OK(t, err)
@@ -227,7 +227,7 @@ func TestJobsThatLoseTheirServer(t *testing.T) {
 			h, b := node(t, c.model, 50, c.init...)
 			ctx := t.Context()
 			a := b.shared(t)
-			must.OK(t, h.Dir.Begin(&Job{JobID: 6, GPUs: []int{0}, Percent: 10, Start: time.Now()})) // without MPS
+			must.OK(t, h.Dir.Begin(&JobFile{JobID: 6, GPUs: []int{0}, Percent: 10, Start: time.Now()})) // without MPS
 			by := c.lose(t, b)
 			if status, _ := a.end(); status == 0 {
 				t.Error("job 7 didn't notice")

@@ -45,24 +45,24 @@ func TestJobsWithoutAnEpilog(t *testing.T) {
 		t.Skip("needs root: another user's process")
 	}
 	now := time.Now().Round(time.Second)
-	job := func(id int64, percent int, age time.Duration) *Job {
-		return &Job{JobID: id, GPUs: []int{0}, Percent: percent, Start: now.Add(-age)}
+	job := func(id int64, percent int, age time.Duration) *JobFile {
+		return &JobFile{JobID: id, GPUs: []int{0}, Percent: percent, Start: now.Add(-age)}
 	}
 	for _, c := range []struct {
 		name string
-		jobs []*Job
+		jobs []*JobFile
 		left string
 	}{
-		{"a step runs", []*Job{job(5, 30, time.Hour), job(6, 30, time.Hour)}, "5 6 9"},
-		{"a step runs, of Debian's package", []*Job{job(1, 30, 25*time.Hour), job(8, 30, 25*time.Hour)}, "8 9"},
-		{"no step any more", []*Job{job(1, 30, 25*time.Hour), job(6, 30, time.Hour)}, "6 9"},
-		{"salloc, between two steps", []*Job{job(1, 30, 2*time.Hour)}, "1 9"},
-		{"a day without a step", []*Job{job(1, 30, 25*time.Hour)}, "9"},
-		{"Slurm would have a process there", []*Job{job(101, 30, 11*time.Minute), job(6, 30, time.Hour)}, "6 9"},
-		{"Slurm may start its process yet", []*Job{job(101, 30, 9*time.Minute)}, "9 101"},
-		{"its share is another's by now", []*Job{job(1, 60, 2*time.Minute), job(2, 60, 30*time.Second)}, "2 9"},
-		{"a whole GPU's", []*Job{job(1, 0, 2*time.Minute)}, "9"},
-		{"another user's step of that name", []*Job{job(7, 60, 2*time.Minute), job(2, 60, 0)}, "2 9"},
+		{"a step runs", []*JobFile{job(5, 30, time.Hour), job(6, 30, time.Hour)}, "5 6 9"},
+		{"a step runs, of Debian's package", []*JobFile{job(1, 30, 25*time.Hour), job(8, 30, 25*time.Hour)}, "8 9"},
+		{"no step any more", []*JobFile{job(1, 30, 25*time.Hour), job(6, 30, time.Hour)}, "6 9"},
+		{"salloc, between two steps", []*JobFile{job(1, 30, 2*time.Hour)}, "1 9"},
+		{"a day without a step", []*JobFile{job(1, 30, 25*time.Hour)}, "9"},
+		{"Slurm would have a process there", []*JobFile{job(101, 30, 11*time.Minute), job(6, 30, time.Hour)}, "6 9"},
+		{"Slurm may start its process yet", []*JobFile{job(101, 30, 9*time.Minute)}, "9 101"},
+		{"its share is another's by now", []*JobFile{job(1, 60, 2*time.Minute), job(2, 60, 30*time.Second)}, "2 9"},
+		{"a whole GPU's", []*JobFile{job(1, 0, 2*time.Minute)}, "9"},
+		{"another user's step of that name", []*JobFile{job(7, 60, 2*time.Minute), job(2, 60, 0)}, "2 9"},
 	} {
 		h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { return now }, MPS: nil}
 		h.Contains = strings.HasPrefix(c.name, "Slurm")
@@ -149,14 +149,14 @@ func TestForgedJobFile(t *testing.T) {
 		dir := Dir(t.TempDir())
 		must.OK(t, dir.Make())
 		must.OK(t, forge(dir.running(7)))
-		must.OK(t, dir.Begin(&Job{JobID: 8}))
+		must.OK(t, dir.Begin(&JobFile{JobID: 8}))
 		jobs, err := List(dir.Jobs()) // it waits for none of them
 		if len(jobs) != 1 || jobs[0].JobID != 8 || err == nil {
 			t.Errorf("%s: %d jobs, %v", name, len(jobs), err)
 		}
 	}
 	dir := Dir(t.TempDir())
-	must.OK(t, dir.Begin(&Job{JobID: 7}))
+	must.OK(t, dir.Begin(&JobFile{JobID: 7}))
 	must.Equal(t, read(t, dir.running(7)).JobID, 7)
 	// A task prolog, as the job's user, believes root's list of GPUs and no other.
 	must.OK(t, dir.WriteCards([]Card{{UUID: "GPU-a"}}))
@@ -210,18 +210,18 @@ func TestLeaveSlurm(t *testing.T) {
 // where the last run had no epilog.
 func TestNothingIsToldOfAJobThatHasEnded(t *testing.T) {
 	d := Dir(t.TempDir())
-	first := &Job{JobID: 7, Start: time.Now()}
+	first := &JobFile{JobID: 7, Start: time.Now()}
 	there := func() bool { _, err := os.Stat(d.task(7)); return err == nil }
 	must.OK(t, d.Begin(first), d.tell(first, handout{GPU: 1}))
 	must.Equal(t, there(), true, "while it runs")
 	must.Get(d.End(7, time.Now()))(t)
 	must.OK(t, d.tell(first, handout{GPU: 1}))
 	must.Equal(t, there(), false, "after its end")
-	second := &Job{JobID: 7, Restart: 1, Start: time.Now()}
+	second := &JobFile{JobID: 7, Restart: 1, Start: time.Now()}
 	must.OK(t, d.Begin(second), d.tell(first, handout{GPU: 1}))
 	must.Equal(t, there(), false, "by its first run's prolog")
 	must.OK(t, d.tell(second, handout{GPU: 2}))
 	must.Equal(t, there(), true, "by its own")
-	must.OK(t, d.Begin(&Job{JobID: 7, Restart: 2, Start: time.Now()}))
+	must.OK(t, d.Begin(&JobFile{JobID: 7, Restart: 2, Start: time.Now()}))
 	must.Equal(t, there(), false, "of its second run, which had no epilog, to its third")
 }

@@ -157,7 +157,7 @@ type handout struct {
 }
 
 // handOut writes the handout of a job with one GPU. The caller holds the GPU's lock.
-func (h *Hook) handOut(gpu int, j *Job) error {
+func (h *Hook) handOut(gpu int, j *JobFile) error {
 	c, _ := card(h.Cards, gpu)
 	o := handout{
 		GPU: gpu, UUID: c.UUID, Named: h.named(c), Alone: h.alone(), MPS: j.MPS, MemLimitMiB: j.MemLimitMiB,

@@ -36,7 +36,7 @@ func TestADecisionDoesNotDependOnTheOneBefore(t *testing.T) {
 		n := rapid.IntRange(2, 6).Draw(t, "GPUs")
 		for g := range n {
 			gpu := card()
-			gpu.ID, gpu.Node, gpu.Card = fmt.Sprint(g), fmt.Sprint("n", g),
+			gpu.ID, gpu.Node, gpu.Model = fmt.Sprint(g), fmt.Sprint("n", g),
 				rapid.SampledFrom([]string{"fast", "slow"}).Draw(t, "model")
 			if rapid.Bool().Draw(t, "busy") {
 				gpu.Running = []Running{{Job: Job{ID: fmt.Sprint("r", g), User: "u", Profile: flat("r", 500, 1000)}, Shares: 40}}
@@ -49,9 +49,9 @@ func TestADecisionDoesNotDependOnTheOneBefore(t *testing.T) {
 			j := Job{ID: fmt.Sprint(i), User: "u", Profile: flat(fmt.Sprint(i), takes, 2000), LimitS: 3600}
 			switch rapid.IntRange(0, 3).Draw(t, "known") {
 			case 0:
-				j.Cards = &Cards{"fast": j.Profile, "slow": nil}
+				j.ByModel = &ProfilesByModel{"fast": j.Profile, "slow": nil}
 			case 1:
-				j.Cards = &Cards{"fast": j.Profile, "slow": flat(fmt.Sprint(i), 3*takes, 9000)}
+				j.ByModel = &ProfilesByModel{"fast": j.Profile, "slow": flat(fmt.Sprint(i), 3*takes, 9000)}
 			}
 			if rapid.IntRange(0, 4).Draw(t, "choosy") == 0 {
 				j.GPUs = some

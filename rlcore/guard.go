@@ -120,6 +120,6 @@ func (r *Running) Alike() Alike {
 	j := &a.r.Job
 	j.ID, j.SubmitS, j.Priority, j.PlainEndS, j.EarlyS, j.Grace, j.DelayedS = "", 0, 0, 0, 0, 0, 0
 	j.CPUs, j.HostMemMiB, j.CPUGrain, j.HostMemDivides = 0, 0, 0, false
-	j.GPUs, j.Cards, j.PlainSlot, j.Foreign, j.PerNode, j.Nodes, j.turn = nil, nil, nil, false, 0, 0, turn{}
+	j.GPUs, j.ByModel, j.PlainSlot, j.Foreign, j.PerNode, j.Nodes, j.turn = nil, nil, nil, false, 0, 0, turn{}
 	return a
 }

@@ -41,7 +41,7 @@ type Profile struct {
 	// Past are the last runs that have ended by themselves, the oldest first, up to MostPast; see Foretold.
 	Past   []Past `json:"past,omitempty"`
 	Source string `json:"source,omitempty"` // where the figures come from
-	Card   string `json:"card,omitempty"`   // the GPU model that it was measured on, "" = any
+	Model  string `json:"card,omitempty"`   // the GPU model that it was measured on, "" = any
 	// HeldMiB is the limit under which MPS held the runs, MiB, if they took most of it: without a limit the application
 	// may take more. 0 = it takes what it needs.
 	HeldMiB float64 `json:"held_mib,omitempty"`

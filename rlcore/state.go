@@ -47,9 +47,9 @@ type Job struct {
 	ID      string
 	User    string
 	Profile *Profile // nil = unknown application: it first runs alone
-	// Cards holds the profile on each model of GPU that the job may run on, where they differ; see On. Profile is then
+	// ByModel holds the profile on each model of GPU that the job may run on, where they differ; see On. Profile is then
 	// that of the model on which it is fastest.
-	Cards   *Cards
+	ByModel *ProfilesByModel
 	SubmitS float64 // s on State.NowS's clock
 	// LimitS is the job's time limit, s: its run is ended then. An unknown job is assumed to run so long. 0 = none.
 	LimitS float64
@@ -94,8 +94,8 @@ type Job struct {
 	turn
 }
 
-// Cards are an application's profiles by GPU model, nil where none is known.
-type Cards map[string]*Profile
+// ProfilesByModel are an application's profiles by GPU model, nil where none is known.
+type ProfilesByModel map[string]*Profile
 
 // turn is when a job's turn comes; Guard.Begin sets it. Times are s from the State's NowS.
 type turn struct {
@@ -139,8 +139,8 @@ func (j *Job) goOn(f *schedule.List) (atS float64, on []int) {
 func (j *Job) WholeGPUs() int { return max(1, j.PerNode) * max(1, j.Nodes) }
 
 // ForSchedule returns the job as plain Slurm's schedule sees it.
-func (j *Job) ForSchedule() schedule.Job {
-	out := schedule.Job{
+func (j *Job) ForSchedule() schedule.Entry {
+	out := schedule.Entry{
 		ID: j.ID, Priority: j.Priority, SubmitS: j.SubmitS, TakesS: j.expectedS(), Request: j.Request(),
 	}
 	if p := j.Profile; p != nil && p.DurationSD > 0 {
@@ -159,10 +159,10 @@ func (j *Job) ForSchedule() schedule.Job {
 
 // On returns the job's profile on a GPU, nil = none is known.
 func (j *Job) On(gpu *GPU) *Profile {
-	if j.Cards == nil {
+	if j.ByModel == nil {
 		return j.Profile
 	}
-	return (*j.Cards)[gpu.Card]
+	return (*j.ByModel)[gpu.Model]
 }
 
 // Running is a job that holds a share of a GPU.
@@ -182,7 +182,7 @@ type GPU struct {
 	ID      string // UUID, or node:index where that is unknown
 	Node    string
 	Spec    GPUSpec
-	Card    string // model, as Job.Cards names it; "" = not known
+	Model   string // model, as Job.ByModel names it; "" = not known
 	Running []Running
 	// FreeCPUs and FreeHostMemMiB are what the node still has; negative = not counted.
 	FreeCPUs       int
@@ -310,7 +310,7 @@ func NewWindowOf(dst []int, s *State, g, m int, starts func(*Job) bool) Window {
 			w.Jobs = w.Jobs[:m-1]
 		}
 		w.Jobs = append(w.Jobs, i)
-		models = models || j.Cards != nil
+		models = models || j.ByModel != nil
 		missing = missing && !j.hasTurnOn(g)
 	}
 	for _, i := range w.Jobs {

@@ -66,8 +66,8 @@ type Agent struct {
 	report   atomic.Pointer[gpuprof.IdleReport]
 }
 
-// Card is a GPU, or a MIG instance, as the agent reads it: an nvml.Device.
-type Card interface {
+// Device is a GPU, or a MIG instance, as the agent reads it: an nvml.Device.
+type Device interface {
 	Utilisation() (gpu, mem float64, err error)
 	Memory() (mib float64, err error)
 	Power() (w float64, err error)
@@ -83,12 +83,12 @@ type run struct {
 	Restart int
 }
 
-func runOf(j *prolog.Job) run { return run{j.JobID, j.Restart} }
+func runOf(j *prolog.JobFile) run { return run{j.JobID, j.Restart} }
 
 type gpu struct {
 	index   int // the agent's own number
 	dev     nvml.Device
-	card    Card
+	card    Device
 	missing bool // NVML doesn't have it: a job's file names it, or it was a MIG instance
 
 	pace  pace
@@ -115,7 +115,7 @@ type process struct {
 
 // tracked is a run with an open record.
 type tracked struct {
-	job  *prolog.Job
+	job  *prolog.JobFile
 	gpus []int // the agent's own numbers of the job's GPUs
 	saved
 	resume time.Time // the start of the time for which the next reading counts

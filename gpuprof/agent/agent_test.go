@@ -74,7 +74,7 @@ func TestRecordOfASoloRun(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { ended <- a.Run(ctx) }()
 	late := time.After(5 * time.Minute)
-	must.OK(t, a.Dir.Begin(&prolog.Job{JobID: 7, GPUs: []int{0}, UUIDs: uuids(t, a.Dir, 0), Start: time.Now()}))
+	must.OK(t, a.Dir.Begin(&prolog.JobFile{JobID: 7, GPUs: []int{0}, UUIDs: uuids(t, a.Dir, 0), Start: time.Now()}))
 	for testutil.ToFloat64(a.Metrics.samples.WithLabelValues("ok")) < 5 {
 		select {
 		case err := <-ended:
@@ -162,8 +162,8 @@ func TestWhoseProcessItIs(t *testing.T) {
 	const slurmstepd, scope = "/usr/sbin/slurmstepd", "0::/system.slice/slurmstepd.scope/"
 	a := &Agent{Proc: t.TempDir()}
 	a.jobs = map[run]*tracked{
-		{ID: 18}: {job: &prolog.Job{JobID: 18, SLUID: "sEKNKTV3WPV500"}},
-		{ID: 19}: {job: &prolog.Job{JobID: 19}},
+		{ID: 18}: {job: &prolog.JobFile{JobID: 18, SLUID: "sEKNKTV3WPV500"}},
+		{ID: 19}: {job: &prolog.JobFile{JobID: 19}},
 	}
 	processes := []struct {
 		pid, parent             int

@@ -110,7 +110,7 @@ func TestProcessesOfAJobAlone(t *testing.T) {
 		return []nvml.Process{{PID: 1, MemMiB: 100}, {PID: 2, MemMiB: 700}, {PID: 3, MemMiB: 50}, {PID: 4, MemMiB: 5000}}[:n],
 			nil
 	}
-	b.prolog(prolog.Job{JobID: 1, GPUs: []int{0}, MPS: true, MemLimitMiB: 800})
+	b.prolog(prolog.JobFile{JobID: 1, GPUs: []int{0}, MPS: true, MemLimitMiB: 800})
 	b.scan()
 	b.elapse(2 * time.Minute)
 	r := b.ended(1)
@@ -206,7 +206,7 @@ func TestAnInstanceHasARecord(t *testing.T) {
 				read.act = func() (nvml.Activity, error) { return seen, nil }
 			}
 			if m, ok := b.gpus[1].card.(*measured); ok {
-				m.Card = read
+				m.Device = read
 			} else {
 				b.gpus[1].card = read
 			}
@@ -244,7 +244,7 @@ func TestProcessesBesideMPSAreReported(t *testing.T) {
 	}
 	b.begin(1, 0)
 	b.begin(2, 0)
-	b.prolog(prolog.Job{JobID: 3, GPUs: []int{1}})
+	b.prolog(prolog.JobFile{JobID: 3, GPUs: []int{1}})
 	b.scan()
 	for i, reading := range []struct {
 		pid  int // that is without at this reading
@@ -317,7 +317,7 @@ func TestWhoseFaultItWas(t *testing.T) {
 			}
 			b.elapse(5*time.Second + c.later)
 			at := b.now
-			b.rewrite(1, func(j *prolog.Job) { j.MPSFault, j.MPSFaultBy = at, c.by })
+			b.rewrite(1, func(j *prolog.JobFile) { j.MPSFault, j.MPSFaultBy = at, c.by })
 			b.scan()
 			if c.restart {
 				b.restart()

@@ -121,7 +121,7 @@ func dcgmUses(page io.Reader) (map[place]nvml.Activity, error) {
 
 // measured is a MIG instance with activity from DCGM.
 type measured struct {
-	Card
+	Device
 	dcgm *DCGM
 	at   place
 }
@@ -130,7 +130,7 @@ func (m *measured) Activity() (nvml.Activity, error) { return m.dcgm.activity(m.
 
 // use returns the reader of an instance: NVML or, if NVML gives no activity, NVML and DCGM. DCGM doesn't distinguish
 // compute instances, so it can't help with a GPU instance that has several.
-func (a *Agent) use(d *nvml.Device, in nvml.Instance, of []nvml.Instance) Card {
+func (a *Agent) use(d *nvml.Device, in nvml.Instance, of []nvml.Instance) Device {
 	same := 0
 	for _, other := range of {
 		if other.GPUInstance == in.GPUInstance {

@@ -125,7 +125,7 @@ func uuids(t must.T, dir prolog.Dir, gpus ...int) (out []string) {
 }
 
 // prolog announces a job, which begins now.
-func (b *bench) prolog(j prolog.Job) {
+func (b *bench) prolog(j prolog.JobFile) {
 	b.t.Helper()
 	j.UID, j.User, j.UUIDs, j.Start = 1000, "ann", uuids(b.t, b.Dir, j.GPUs...), b.now
 	must.OK(b.t, b.Dir.Begin(&j))
@@ -134,7 +134,7 @@ func (b *bench) prolog(j prolog.Job) {
 // begin has sharers begin on GPUs, and the agent see them.
 func (b *bench) begin(id int64, gpus ...int) {
 	b.t.Helper()
-	b.prolog(prolog.Job{JobID: id, GPUs: gpus, Percent: 50})
+	b.prolog(prolog.JobFile{JobID: id, GPUs: gpus, Percent: 50})
 	b.scan()
 }
 

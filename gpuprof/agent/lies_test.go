@@ -259,7 +259,7 @@ func TestAnyFiguresAnyHistory(t *testing.T) {
 			case 0:
 				gpus := rapid.SampledFrom([][]int{{0}, {1}, {0, 1}, {0, 9}}).Draw(rt, "gpus")
 				if !running[id] {
-					b.prolog(prolog.Job{JobID: id, Restart: len(b.kept.recs), GPUs: gpus})
+					b.prolog(prolog.JobFile{JobID: id, Restart: len(b.kept.recs), GPUs: gpus})
 					running[id] = true
 				}
 				b.scan()

@@ -157,7 +157,7 @@ func TestJobsAroundACut(t *testing.T) {
 	b.scan()
 	b.release()
 	d.devices = []nvml.Device{migged()[0]}
-	must.OK(t, b.Dir.Begin(&prolog.Job{JobID: 2, GPUs: []int{0}, UUIDs: []string{"MIG-2"}, Start: b.now}))
+	must.OK(t, b.Dir.Begin(&prolog.JobFile{JobID: 2, GPUs: []int{0}, UUIDs: []string{"MIG-2"}, Start: b.now}))
 	b.scan()
 	must.OK(t, b.acquire())
 	b.kept.fail = false

@@ -47,7 +47,7 @@ func (b *bench) crash(log io.Writer) {
 func (b *bench) file(id int64) string { return filepath.Join(b.Dir.Jobs(), fmt.Sprintf("%d.json", id)) }
 
 // rewrite changes a running job's file, as the hooks do.
-func (b *bench) rewrite(id int64, change func(*prolog.Job)) {
+func (b *bench) rewrite(id int64, change func(*prolog.JobFile)) {
 	b.t.Helper()
 	j := must.Get(prolog.ReadJob(b.file(id)))(b.t)
 	change(j)
@@ -95,7 +95,7 @@ func TestKilledAgent(t *testing.T) {
 	b.elapse(60 * time.Second)
 	b.keepState()
 	b.elapse(40 * time.Second)
-	b.prolog(prolog.Job{JobID: 9, GPUs: []int{1}})
+	b.prolog(prolog.JobFile{JobID: 9, GPUs: []int{1}})
 	b.now = b.now.Add(10 * time.Second)
 	b.end(9)
 	b.crash(io.Discard)
@@ -137,7 +137,7 @@ func TestSuccessorsAreNoNeighbours(t *testing.T) {
 	b.begin(7, 0)
 	b.now = b.now.Add(10 * time.Second)
 	b.end(7)
-	b.prolog(prolog.Job{JobID: 8, GPUs: []int{0}})
+	b.prolog(prolog.JobFile{JobID: 8, GPUs: []int{0}})
 	b.now = b.now.Add(10 * time.Second) // both are seen at once
 	must.Equal(t, b.closed(7).Neighbours, nil)
 	must.Equal(t, b.ended(8).Neighbours, nil)
@@ -201,7 +201,7 @@ func TestRequeuedRunsAreKeptApart(t *testing.T) {
 	sample()
 	b.kept.fail = true
 	b.end(7)
-	b.prolog(prolog.Job{JobID: 7, Restart: 1, GPUs: []int{0}})
+	b.prolog(prolog.JobFile{JobID: 7, Restart: 1, GPUs: []int{0}})
 	b.scan()
 	for range 3 {
 		sample()

@@ -55,7 +55,7 @@ func (a *Agent) scan() {
 }
 
 // track returns the data of a run. A new run starts with what the previous agent had gathered.
-func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
+func (a *Agent) track(j *prolog.JobFile, now time.Time) *tracked {
 	if t := a.jobs[runOf(j)]; t != nil && t.job.Start.Equal(j.Start) {
 		return t
 	}
@@ -84,7 +84,7 @@ func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
 // places returns the agent's numbers of a job's GPUs, which the job's file names by UUID. A GPU without a UUID (the
 // prolog ran before the agent listed it) or unknown to NVML is missing and gets a negative number, unless the node has
 // only one card.
-func (a *Agent) places(j *prolog.Job) []int {
+func (a *Agent) places(j *prolog.JobFile) []int {
 	out := make([]int, len(j.GPUs))
 	for k, index := range j.GPUs {
 		at := -1 - index
@@ -167,7 +167,7 @@ func (a *Agent) meet(now time.Time) {
 
 // vanished closes jobs with a file in neither folder: they ended without an epilog when the file was removed or became
 // unreadable. Their end is when they were last seen. A job that was never sampled gets no record.
-func (a *Agent) vanished(running, ended []*prolog.Job, eerr error) {
+func (a *Agent) vanished(running, ended []*prolog.JobFile, eerr error) {
 	for r, t := range a.jobs {
 		switch {
 		case t.noEpilog:
@@ -208,8 +208,8 @@ func (a *Agent) lost() {
 	a.before = nil
 }
 
-func listed(list []*prolog.Job, r run) bool {
-	return slices.ContainsFunc(list, func(j *prolog.Job) bool { return runOf(j) == r })
+func listed(list []*prolog.JobFile, r run) bool {
+	return slices.ContainsFunc(list, func(j *prolog.JobFile) bool { return runOf(j) == r })
 }
 
 // requeued reports whether a later run of the job is known.
@@ -223,7 +223,7 @@ func (a *Agent) requeued(r run) bool {
 }
 
 // finish closes the record of an ended job.
-func (a *Agent) finish(j *prolog.Job) {
+func (a *Agent) finish(j *prolog.JobFile) {
 	t := a.jobs[runOf(j)]
 	// The last reading counts until the job's end; a new one would be of a GPU without the job.
 	if !t.resume.IsZero() && j.End.After(t.resume) {
@@ -245,7 +245,7 @@ func (a *Agent) finish(j *prolog.Job) {
 	a.hurry(t, a.Now()) // the remaining jobs get more of the GPU
 }
 
-func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
+func (a *Agent) record(t *tracked, j *prolog.JobFile) *gpuprof.Record {
 	r := &gpuprof.Record{
 		JobID: j.JobID, ArrayJobID: j.ArrayJobID, ArrayTaskID: j.ArrayTaskID, Restart: j.Restart,
 		Node: a.Node, UID: j.UID, User: j.User, Comment: j.Comment, Start: j.Start, End: j.End,

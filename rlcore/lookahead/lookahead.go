@@ -167,7 +167,7 @@ func (p *Policy) choose(w *rlcore.Window) {
 			continue
 		}
 		j := s.Pending[i]
-		j.Profile, j.Cards = j.On(w.Card()), nil
+		j.Profile, j.ByModel = j.On(w.Card()), nil
 		if j.Profile != nil && j.Profile.DurationSD > 0 {
 			j.Profile = p.mean(j.Profile)
 		}

@@ -24,7 +24,7 @@ func FuzzPlain(f *testing.F) {
 		if json.Unmarshal(text, &p) != nil {
 			return
 		}
-		p.Wait([]Job{job("new", 1, 0, 10)}, 5)
+		p.Wait([]Entry{job("new", 1, 0, 10)}, 5)
 		p.SetGPUs([]string{"n1:0", "x"}, 6)
 		p.Ended(7, End{ID: "a", DoneS: 3})
 		p.Remove(8, "b")

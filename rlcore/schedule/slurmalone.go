@@ -37,8 +37,8 @@ type SlurmAlone struct {
 	came     int
 }
 
-// Job is a job as plain Slurm's schedule sees it.
-type Job struct {
+// Entry is a job as plain Slurm's schedule sees it.
+type Entry struct {
 	ID       string  `json:"id"`
 	Priority float64 `json:"priority"` // of two, the higher one goes first; of equals, the one that was submitted first
 	SubmitS  float64 `json:"submit_s"`
@@ -53,7 +53,7 @@ type Job struct {
 // aloneJob is one job of the schedule, in memory and in JSON. Its priority rises as it waits, and its length grows as
 // it runs.
 type aloneJob struct {
-	Job
+	Entry
 	Slot
 	RanFromS float64 `json:"ran_from_s,omitempty"` // when it really started, where Runs
 	EndS     float64 `json:"end_s"`
@@ -173,33 +173,33 @@ func (p *SlurmAlone) SetGPUs(gpus []string, nowS float64) {
 }
 
 // Add adds a new job to the queue.
-func (p *SlurmAlone) Add(j Job, nowS float64) {
+func (p *SlurmAlone) Add(j Entry, nowS float64) {
 	p.restored = false
 	p.begin(nowS)
 	if p.jobs[j.ID] == nil {
-		p.wait([]Job{j})
+		p.wait([]Entry{j})
 	}
 }
 
-func (p *SlurmAlone) newJob(j Job) *aloneJob {
+func (p *SlurmAlone) newJob(j Entry) *aloneJob {
 	p.came++
-	x := &aloneJob{Job: j, seenS: j.TakesS, came: p.came, Place: queued}
+	x := &aloneJob{Entry: j, seenS: j.TakesS, came: p.came, Place: queued}
 	p.jobs[j.ID] = x
 	return x
 }
 
 // Wait sets the waiting jobs, in any order: it adds new ones, and updates priority, length and GPUs of known ones. Jobs
 // of the queue that already run in reality would have aged like these; their priority rises by the median.
-func (p *SlurmAlone) Wait(jobs []Job, nowS float64) {
+func (p *SlurmAlone) Wait(jobs []Entry, nowS float64) {
 	if p.restored { // first the jobs that waited when it was stored
 		p.restored = false
-		p.wait(slices.DeleteFunc(slices.Clone(jobs), func(j Job) bool { return j.SubmitS > p.nowS }))
+		p.wait(slices.DeleteFunc(slices.Clone(jobs), func(j Entry) bool { return j.SubmitS > p.nowS }))
 	}
 	p.begin(nowS)
 	p.wait(jobs)
 }
 
-func (p *SlurmAlone) wait(jobs []Job) {
+func (p *SlurmAlone) wait(jobs []Entry) {
 	waits := make(map[string]bool, len(jobs))
 	var aged []float64
 	for _, j := range jobs {
@@ -211,7 +211,7 @@ func (p *SlurmAlone) wait(jobs []Job) {
 		}
 		aged = append(aged, j.Priority-x.Priority)
 		j.SubmitS = x.SubmitS
-		x.Job, x.seenS = j, j.TakesS
+		x.Entry, x.seenS = j, j.TakesS
 	}
 	if len(aged) > 0 {
 		slices.Sort(aged)
@@ -227,7 +227,7 @@ func (p *SlurmAlone) wait(jobs []Job) {
 
 // Runs notes that a job really runs on the given GPUs, since startS. An unknown job never waited for the bridge: it
 // gets the same GPUs here.
-func (p *SlurmAlone) Runs(j Job, gpus []int, startS, nowS float64) {
+func (p *SlurmAlone) Runs(j Entry, gpus []int, startS, nowS float64) {
 	if x := p.jobs[j.ID]; x != nil {
 		x.Runs, x.RanFromS, x.LengthS, x.seenS = true, startS, j.LengthS, j.TakesS
 		if len(x.On) == 0 && x.Place == begun { // its GPU was away

@@ -13,8 +13,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
-func job(id string, priority, submit, takes float64) Job {
-	return Job{ID: id, Priority: priority, SubmitS: submit, TakesS: takes}
+func job(id string, priority, submit, takes float64) Entry {
+	return Entry{ID: id, Priority: priority, SubmitS: submit, TakesS: takes}
 }
 
 func TestPlain(t *testing.T) {
@@ -49,7 +49,7 @@ func TestPlainOverrun(t *testing.T) {
 	p.DoneS = func(string) float64 { return done }
 	a := job("a", 2, 0, 100)
 	a.LengthS = func(doneS, _ float64) (float64, float64) { return max(100, doneS+10), 0 }
-	for _, j := range []Job{a, job("b", 2, 0, 50), job("c", 1, 0, 100), job("d", 0, 0, 10)} {
+	for _, j := range []Entry{a, job("b", 2, 0, 50), job("c", 1, 0, 100), job("d", 0, 0, 10)} {
 		p.Add(j, 0)
 	}
 	p.Runs(a, []int{0}, 0, 0) // c has b's GPU from 50 s on, d a's from 100 s on
@@ -158,10 +158,10 @@ func TestPlainAges(t *testing.T) {
 	}
 	was := p.EndS("ran")
 	// "ran" has been started early, beside "now"; the others age by 50.
-	p.Wait([]Job{job("waits", 148, 0, 10), job("too", 147, 0, 10)}, 1)
+	p.Wait([]Entry{job("waits", 148, 0, 10), job("too", 147, 0, 10)}, 1)
 	must.Equal(t, p.EndS("ran"), was, "when it would have ended, before and now")
 	// Its owner's priority rises above everybody's.
-	p.Wait([]Job{job("waits", 150, 0, 10), job("too", 1e6, 0, 10)}, 2)
+	p.Wait([]Entry{job("waits", 150, 0, 10), job("too", 1e6, 0, 10)}, 2)
 	if p.EndS("too") >= p.EndS("ran") {
 		t.Errorf("the job of the highest priority would end at %v, after %v", p.EndS("too"), p.EndS("ran"))
 	}
@@ -171,7 +171,7 @@ func TestPlainAges(t *testing.T) {
 func TestPlainIsListScheduling(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 4).Draw(t, "GPUs")
-		var jobs []Job
+		var jobs []Entry
 		at := 0.0
 		for i := range rapid.IntRange(1, 25).Draw(t, "jobs") {
 			at += rapid.SampledFrom([]float64{0, 1, 7, 60}).Draw(t, "gap")
@@ -197,7 +197,7 @@ func TestPlainIsListScheduling(t *testing.T) {
 
 // wholeGPUs simulates plain Slurm: at every event the waiting jobs in order of priority take
 // the idle GPUs that they may use.
-func wholeGPUs(jobs []Job, n int) []float64 {
+func wholeGPUs(jobs []Entry, n int) []float64 {
 	ends := make([]float64, len(jobs))
 	busy := make([]float64, n)
 	order := make([]int, len(jobs))
@@ -278,7 +278,7 @@ func TestPlainStartsBeforeTheMeanRunEnds(t *testing.T) {
 	} {
 		p := NewSlurmAlone(slices.Repeat([]string{"gpu"}, gpus)...)
 		p.DoneS = func(string) float64 { return c.doneS }
-		of := func(id string) Job {
+		of := func(id string) Entry {
 			j := job(id, 0, 0, mean)
 			if c.differ {
 				j.LengthS = func(doneS, part float64) (float64, float64) { return doneS + mean, doneS - mean*math.Log1p(-part) }
@@ -327,11 +327,11 @@ func TestPlainEndOfARunThatGoesOn(t *testing.T) {
 func TestPlainEndOfAWaitingJobThatHasBegun(t *testing.T) {
 	p := NewSlurmAlone("0")
 	a, b := job("a", 10, 0, 10_000), job("b", 5, 0, 10)
-	p.Wait([]Job{a, b}, 0)
-	p.Wait([]Job{a, b}, 1)
+	p.Wait([]Entry{a, b}, 0)
+	p.Wait([]Entry{a, b}, 1)
 	for _, takes := range []float64{500, 20_000} {
 		a.TakesS = takes
-		p.Wait([]Job{a, b}, 100)
+		p.Wait([]Entry{a, b}, 100)
 		must.Equal(t, p.EndS("a"), takes, "the end of a, which takes %v s", takes)
 		must.Equal(t, p.EndS("b"), 10_010, "the end of b beside a, which takes %v s", takes)
 	}
@@ -342,7 +342,7 @@ func TestPlainAfterARestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		one := NewSlurmAlone("0", "1")
 		two := NewSlurmAlone("0", "1")
-		var waits []Job
+		var waits []Entry
 		now := 0.0
 		for i := range rapid.IntRange(5, 40).Draw(t, "steps") {
 			now += rapid.Float64Range(1, 30).Draw(t, "s")

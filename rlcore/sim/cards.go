@@ -43,11 +43,11 @@ func (s *Sim) know(i int) {
 	if j.Profile = s.site.Expect(&j.Job, j.known); s.cfg.On == nil || j.Profile == nil {
 		return
 	}
-	of := rlcore.Cards{}
+	of := rlcore.ProfilesByModel{}
 	for g := range s.devs {
 		if card := s.cfg.card(g); of[card] == nil {
 			of[card] = s.cfg.On(j.Profile, card)
 		}
 	}
-	j.Cards = &of
+	j.ByModel = &of
 }

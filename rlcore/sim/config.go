@@ -85,7 +85,7 @@ func New(cfg Config) (*Sim, error) {
 		s.devs = append(s.devs, device{spec: spec, nextS: math.Inf(1), wakeS: math.Inf(1)})
 		s.names = append(s.names, fmt.Sprintf("%s:%d", cfg.node(i), i))
 		s.state.GPUs = append(s.state.GPUs, rlcore.GPU{
-			ID: s.names[i], Node: cfg.node(i), Card: cfg.card(i), Spec: spec, FreeCPUs: -1, FreeHostMemMiB: -1,
+			ID: s.names[i], Node: cfg.node(i), Model: cfg.card(i), Spec: spec, FreeCPUs: -1, FreeHostMemMiB: -1,
 		})
 	}
 	for i := range cfg.Jobs {

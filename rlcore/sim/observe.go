@@ -37,11 +37,11 @@ func (s *Sim) learn(g, i int, believedS float64, met []interference.Overlap) {
 	if !s.site.Ended(&r) {
 		return
 	}
-	var changed []schedule.Job
+	var changed []schedule.Entry
 	for k, w := range s.wait {
 		if x := &s.jobs[w]; x.known != nil && x.known.Identity() == j.known.Identity() {
 			s.know(w)
-			s.state.Pending[k].Profile, s.state.Pending[k].Cards = x.Profile, x.Cards
+			s.state.Pending[k].Profile, s.state.Pending[k].ByModel = x.Profile, x.ByModel
 			changed = append(changed, x.ForSchedule())
 		}
 	}

@@ -40,7 +40,7 @@ type Result struct {
 	OOM             int // runs that ran out of memory
 	Harmed          int // jobs that were ended at their limits, and alone would have ended before
 	Decisions       int
-	Kept            []VetoCost // what the guard's reasons cost, the dearest first
+	VetoCosts       []VetoCost // what the guard's reasons cost, the dearest first
 }
 
 // Result returns the outcome once all jobs have ended; else an error, which wraps ErrStuck.
@@ -51,7 +51,7 @@ func (s *Sim) Result() (*Result, error) {
 	if s.left > 0 {
 		return nil, fmt.Errorf("%w: %d jobs have not ended yet", ErrStuck, s.left)
 	}
-	r := &Result{OOM: s.oom, Decisions: s.decisions, Kept: s.vetoCosts()}
+	r := &Result{OOM: s.oom, Decisions: s.decisions, VetoCosts: s.vetoCosts()}
 	if len(s.jobs) == 0 {
 		return r, nil
 	}

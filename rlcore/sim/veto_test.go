@@ -55,7 +55,7 @@ func TestWhatRefusalsCost(t *testing.T) {
 		cfg := Config{GPUs: c.gpus, Truth: Pairs{}, Predictor: guard.Predictor, Jobs: c.jobs}
 		r := run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: guard, M: 5})
 		var got []string
-		for _, k := range r.Kept {
+		for _, k := range r.VetoCosts {
 			got = append(got, fmt.Sprintf("%s: %d jobs, %.0f s", k.Reason.Name(), k.Jobs, k.WaitS))
 		}
 		must.Equal(t, strings.Join(got, "; "), c.want, c.what)

@@ -185,13 +185,13 @@ func TestCardsThatTheSettingsAdd(t *testing.T) {
 		},
 		"nvidia_a30_1g.6gb": {Model: "nvidia_a30_1g.6gb", MemMiB: 5836, SameUser: true},
 	} {
-		got, ok := c.Card(name)
+		got, ok := c.Spec(name)
 		if !ok || got != want {
 			t.Errorf("%s: %+v %v, want %+v", name, got, ok, want)
 		}
 	}
 	for _, name := range []string{"", "radeon", "a1000"} {
-		if got, ok := c.Card(name); ok {
+		if got, ok := c.Spec(name); ok {
 			t.Errorf("%q was taken for %+v", name, got)
 		}
 	}

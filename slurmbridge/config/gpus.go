@@ -104,9 +104,9 @@ func builtin(name string) (rlcore.GPUSpec, bool) {
 	}, true
 }
 
-// Card returns what a GPU type of gres.conf, or a model as NVML names it, is: as in gpu_types, otherwise as in the
+// Spec returns what a GPU type of gres.conf, or a model as NVML names it, is: as in gpu_types, otherwise as in the
 // built-in table, and of an instance a part of that; false if neither has it.
-func (c *Config) Card(gpuType string) (rlcore.GPUSpec, bool) {
+func (c *Config) Spec(gpuType string) (rlcore.GPUSpec, bool) {
 	if spec, ok := c.GPUTypes[strings.ToLower(gpuType)]; ok {
 		return spec, true
 	}
@@ -127,7 +127,7 @@ func (c *Config) instance(gpuType string, of job.Instance) rlcore.GPUSpec {
 	if spec, ok := c.GPUTypes[of.Profile]; ok {
 		return spec
 	}
-	spec, known := c.Card(of.Parent)
+	spec, known := c.Spec(of.Parent)
 	if own, set := c.GPUTypes[spec.Model]; set {
 		spec = own
 	}
@@ -149,7 +149,7 @@ func (c *Config) Cut(gpuType string, slices int) (rlcore.GPUSpec, bool) {
 	}
 	memory := map[int]float64{1: 1, 2: 2, 3: 4, 4: 4, 7: 8}[slices] // of eight slices
 	gb := math.Round(math.Ceil(cards[i].memMiB/1024) * memory / 8)
-	return c.Card(fmt.Sprintf("%s_%dg.%.0fgb", gpuType, slices, gb))
+	return c.Spec(fmt.Sprintf("%s_%dg.%.0fgb", gpuType, slices, gb))
 }
 
 // cards returns the cards of gpu_types.

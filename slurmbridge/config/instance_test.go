@@ -18,11 +18,11 @@ func TestAnInstanceIsAPartOfItsCard(t *testing.T) {
 		"NVIDIA A100-SXM4-40GB MIG 1g.5gb": {MemMiB: 4500, SameUser: true, MaxClients: 6, MemLimits: true},
 	} {
 		want.Model = typ
-		if spec, ok := c.Card(typ); !ok || spec != want {
+		if spec, ok := c.Spec(typ); !ok || spec != want {
 			t.Errorf("%s: %+v, want %+v", typ, spec, want)
 		}
 	}
-	if spec, ok := c.Card("NVIDIA H100 MIG 4g.40gb"); !ok || spec.MemMiB != 39000 {
+	if spec, ok := c.Spec("NVIDIA H100 MIG 4g.40gb"); !ok || spec.MemMiB != 39000 {
 		t.Errorf("what the settings say of an instance: %+v", spec)
 	}
 }

@@ -376,7 +376,7 @@ func (e *exam) unknownCards() (hits []hit) {
 	unknown := map[string][]string{} // names of nodes by GPU type
 	for _, n := range e.gpus {
 		for t := range n.ByType {
-			_, known := e.Settings.Card(t)
+			_, known := e.Settings.Spec(t)
 			if !known && t != "" {
 				unknown[t] = append(unknown[t], n.Name)
 			}

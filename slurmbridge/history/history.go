@@ -336,7 +336,7 @@ func (h *History) Unjudged(ctx context.Context) ([]Run, error) {
 func (h *History) company(ctx context.Context, rec *Record, app string, known lookup) (
 	own *rlcore.Profile, all []CoRunner, err error,
 ) {
-	if own, err = known(rec.User, app, rec.Card()); err != nil {
+	if own, err = known(rec.User, app, rec.Model()); err != nil {
 		return nil, nil, err
 	}
 	for _, n := range rec.Neighbours {
@@ -350,7 +350,7 @@ func (h *History) company(ctx context.Context, rec *Record, app string, known lo
 		if c.App, err = h.Profiles.AppOf(ctx, c.Ref, n.User); err != nil {
 			return nil, nil, err
 		}
-		if c.Profile, err = known(n.User, c.App, rec.Card()); err != nil {
+		if c.Profile, err = known(n.User, c.App, rec.Model()); err != nil {
 			return nil, nil, err
 		}
 		all = append(all, c)
@@ -417,7 +417,7 @@ func (h *History) learn(ctx context.Context, tx *sql.Tx, r *Run) error {
 	rec := &records[0]
 	if !o.Learned {
 		x := rlcore.Past{SoloS: o.BelievedS, LimitS: r.OwnLimitS(), Shared: true}
-		return h.Profiles.Ran(ctx, tx, rec.User, rec.App, rec.Card(), x)
+		return h.Profiles.Ran(ctx, tx, rec.User, rec.App, rec.Model(), x)
 	}
 	o.Learned, err = h.Profiles.Learn(ctx, tx, rec.App, &rec.Record, r.OwnLimitS(), o.Cut)
 	return err
@@ -509,7 +509,7 @@ func (h *History) Ended(ctx context.Context, from, to time.Time) (all []Run, err
 		if r.Start.IsZero() {
 			continue // it never ran
 		}
-		if r.Profile, err = known(r.User, r.App, gpuprof.CardOf(r.Devices)); err != nil {
+		if r.Profile, err = known(r.User, r.App, gpuprof.ModelOf(r.Devices)); err != nil {
 			return nil, err
 		}
 		all = append(all, r)

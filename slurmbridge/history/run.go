@@ -279,8 +279,8 @@ type Decision struct {
 	Beside    bool    `json:"beside,omitempty"`    // another job was to be on the GPU with it
 }
 
-// Refused is how often the guard gave one reason.
-type Refused struct {
+// VetoCount is how often the guard gave one reason.
+type VetoCount struct {
 	Reason string `json:"reason"`
 	Jobs   int    `json:"jobs"`
 	Looks  int    `json:"polls,omitempty"` // polls, summed over the jobs: each poll counts once a job

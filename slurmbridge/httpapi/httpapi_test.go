@@ -251,7 +251,7 @@ func TestReport(t *testing.T) {
 		Apps:      map[string]job.App{"7": {Key: "gromacs"}},
 		Snap: &job.Snapshot{
 			At: zero, Release: "22.05.8",
-			Nodes: []job.Node{{Name: "n1", GPUs: 2, Cards: []job.Card{{Type: "titanxp"}, {Type: "k80"}}, Up: true}},
+			Nodes: []job.Node{{Name: "n1", GPUs: 2, ByIndex: []job.GPU{{Type: "titanxp"}, {Type: "k80"}}, Up: true}},
 			Jobs: []job.Job{
 				{
 					Ref: "7", User: "ann", State: job.Running, Nodes: "n1", GPUs: gpu, Start: zero.Add(-time.Minute),
@@ -269,8 +269,8 @@ func TestReport(t *testing.T) {
 		Health: job.Health{State: job.Well},
 		Slurm:  "22.05.8", LeaseLeft: 40,
 		GPUs: []GPU{
-			{Node: "n1", GPU: 0, Type: "titanxp", Up: true, Jobs: []Job{{"7", "ann", "gromacs", 50, 60}}},
-			{Node: "n1", GPU: 1, Type: "k80", Up: true, Jobs: []Job{}},
+			{Node: "n1", GPU: 0, Type: "titanxp", Up: true, Jobs: []GPUJob{{"7", "ann", "gromacs", 50, 60}}},
+			{Node: "n1", GPU: 1, Type: "k80", Up: true, Jobs: []GPUJob{}},
 		},
 	}
 	if diff := cmp.Diff(want, r); diff != "" {

@@ -28,7 +28,7 @@ type Report struct {
 	// Turn compares the last day's turnaround with plain Slurm; nil = it can't be read.
 	Turn *history.Turn `json:"turn,omitempty"`
 	// Seen is how many of the last day's jobs ran an application that was seen once; nil = it can't be read.
-	Seen *history.Seen `json:"applications,omitempty"`
+	Seen *history.OneTimers `json:"applications,omitempty"`
 }
 
 // GPU is one GPU and the jobs on it.
@@ -38,8 +38,8 @@ type GPU struct {
 	Type string `json:"type"`
 	Up   bool   `json:"up"`
 	// Faulted: the GPU's MPS server may be broken, so no job joins until the present jobs have ended.
-	Faulted bool  `json:"faulted,omitempty"`
-	Jobs    []Job `json:"jobs"`
+	Faulted bool     `json:"faulted,omitempty"`
+	Jobs    []GPUJob `json:"jobs"`
 }
 
 // Uses counts GPUs by the number of their jobs.
@@ -67,8 +67,8 @@ func CountUses(gpus []GPU) (c Uses) {
 	return c
 }
 
-// Job is a running job in the report.
-type Job struct {
+// GPUJob is a running job in the report.
+type GPUJob struct {
 	Ref    string  `json:"job"`
 	User   string  `json:"user"`
 	App    string  `json:"app,omitempty"`
@@ -82,13 +82,13 @@ func gpusOf(st *job.Status, m *mask) []GPU {
 	if st.Snap == nil {
 		return out
 	}
-	on := map[job.GPUAddr][]Job{}
+	on := map[job.GPUAddr][]GPUJob{}
 	for i := range st.Snap.Jobs {
 		j := &st.Snap.Jobs[i]
 		if j.State == job.Pending {
 			continue
 		}
-		shown := Job{Ref: m.ref(j.Ref), Shares: job.Units, For: st.Snap.At.Sub(j.Start).Seconds()}
+		shown := GPUJob{Ref: m.ref(j.Ref), Shares: job.Units, For: st.Snap.At.Sub(j.Start).Seconds()}
 		if j.Request.Kind == job.Shares {
 			shown.Shares = j.Request.Count
 		}
@@ -105,8 +105,8 @@ func gpusOf(st *job.Status, m *mask) []GPU {
 		for g := range n.GPUs {
 			at := job.GPUAddr{Node: n.Name, GPU: g}
 			out = append(out, GPU{
-				Node: n.Name, GPU: g, Type: n.Card(g).Type, Up: n.Up, Faulted: slices.Contains(st.Faulted, at),
-				Jobs: append([]Job{}, on[at]...),
+				Node: n.Name, GPU: g, Type: n.GPU(g).Type, Up: n.Up, Faulted: slices.Contains(st.Faulted, at),
+				Jobs: append([]GPUJob{}, on[at]...),
 			})
 		}
 	}
@@ -127,7 +127,7 @@ func (a *api) status(w http.ResponseWriter, req *http.Request) (any, error) {
 		r.Slurm = st.Snap.Release
 	}
 	if runs, trouble := a.past(req.Context(), a.Now(), turnHours); a.Runs != nil && trouble == "" {
-		turn, seen := history.CountTurn(runs), history.CountSeen(runs)
+		turn, seen := history.CountTurn(runs), history.CountOneTimers(runs)
 		turn.Of = m.ref(turn.Of)
 		r.Turn, r.Seen = &turn, &seen
 	}

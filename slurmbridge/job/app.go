@@ -14,35 +14,35 @@ type App struct {
 	Key string
 	// Profile is the application's on the GPU model where it is fastest; nil = no complete run is known.
 	Profile *rlcore.Profile
-	// Cards holds the profile on each GPU model of the cluster, nil where none is known; Cards is nil where there is one
+	// ByModel holds the profile on each GPU model of the cluster, nil where none is known; it is nil where there is one
 	// model.
-	Cards map[string]*rlcore.Profile
+	ByModel map[string]*rlcore.Profile
 }
 
-// UnseenCard is the model of a GPU that no record has named and that may differ from all others.
-const UnseenCard = "?"
+// UnseenModel is the model of a GPU that no record has named and that may differ from all others.
+const UnseenModel = "?"
 
 // On returns the application's profile on a GPU model, nil = none is known; model "" = any model.
 func (a *App) On(card string) *rlcore.Profile {
 	switch {
-	case a.Profile == nil || card == "" || a.Profile.Card == "":
+	case a.Profile == nil || card == "" || a.Profile.Model == "":
 		return a.Profile
-	case card == UnseenCard:
+	case card == UnseenModel:
 		return nil
-	case a.Cards == nil:
+	case a.ByModel == nil:
 		return a.Profile
 	}
-	return a.Cards[card]
+	return a.ByModel[card]
 }
 
 // Complete reports whether a profile is known on each GPU model.
 func (a *App) Complete() bool {
-	return a.Profile != nil && !slices.Contains(slices.Collect(maps.Values(a.Cards)), nil)
+	return a.Profile != nil && !slices.Contains(slices.Collect(maps.Values(a.ByModel)), nil)
 }
 
-// NameCards completes the models of GPUs, as records named them, for all GPUs of the nodes: one that no record has
-// named is of the only model that has its gres type, else an UnseenCard. Where no record has named any, all are "".
-func NameCards(seen map[GPUAddr]string, nodes []Node) map[GPUAddr]string {
+// NameModels completes the models of GPUs, as records named them, for all GPUs of the nodes: one that no record has
+// named is of the only model that has its gres type, else an UnseenModel. Where no record has named any, all are "".
+func NameModels(seen map[GPUAddr]string, nodes []Node) map[GPUAddr]string {
 	out := map[GPUAddr]string{}
 	if len(seen) == 0 {
 		return out
@@ -51,7 +51,7 @@ func NameCards(seen map[GPUAddr]string, nodes []Node) map[GPUAddr]string {
 	each := func(f func(at GPUAddr, typ string)) {
 		for i := range nodes {
 			for g := range nodes[i].GPUs {
-				f(GPUAddr{nodes[i].Name, g}, nodes[i].Card(g).Type)
+				f(GPUAddr{nodes[i].Name, g}, nodes[i].GPU(g).Type)
 			}
 		}
 	}
@@ -64,13 +64,13 @@ func NameCards(seen map[GPUAddr]string, nodes []Node) map[GPUAddr]string {
 		}
 		out[at] = card
 		if other, known := ofType[typ]; known && other != card {
-			card = UnseenCard
+			card = UnseenModel
 		}
 		ofType[typ] = card
 	})
 	each(func(at GPUAddr, typ string) {
 		if out[at] == "" {
-			out[at] = UnseenCard
+			out[at] = UnseenModel
 			if card := ofType[typ]; card != "" {
 				out[at] = card
 			}
@@ -79,10 +79,10 @@ func NameCards(seen map[GPUAddr]string, nodes []Node) map[GPUAddr]string {
 	return out
 }
 
-// CardNames lists the GPU models that records have named, each once.
-func CardNames(of map[GPUAddr]string) []string {
+// ModelNames lists the GPU models that records have named, each once.
+func ModelNames(of map[GPUAddr]string) []string {
 	all := slices.Compact(slices.Sorted(maps.Values(of)))
-	return slices.DeleteFunc(all, func(card string) bool { return card == UnseenCard })
+	return slices.DeleteFunc(all, func(card string) bool { return card == UnseenModel })
 }
 
 // Ungated says why the bridge ungates a job that requested sharing: it then runs as it would without

@@ -42,7 +42,7 @@ func (f *PartitionFilter) CountGPUs(s *Snapshot) (c GPUCount) {
 		n := &s.Nodes[i]
 		parts := 0
 		for g := range n.GPUs {
-			if n.Units > 0 && n.Card(g).Units >= Units {
+			if n.Units > 0 && n.GPU(g).Units >= Units {
 				parts++
 			}
 		}

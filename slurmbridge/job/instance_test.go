@@ -9,13 +9,13 @@ import (
 
 // SetTypes describes the node's GPUs by their types.
 func (n *Node) SetTypes(types []string) {
-	n.GPUs, n.GPUType, n.Cards = len(types), "", nil
+	n.GPUs, n.GPUType, n.ByIndex = len(types), "", nil
 	if len(slices.Compact(slices.Clone(types))) == 1 {
 		n.GPUType = types[0]
 		return
 	}
 	for _, typ := range types {
-		n.Cards = append(n.Cards, Card{Type: typ, Units: Units})
+		n.ByIndex = append(n.ByIndex, GPU{Type: typ, Units: Units})
 	}
 }
 
@@ -50,9 +50,9 @@ func TestCardsOfARecutNode(t *testing.T) {
 	n := Node{Name: "n"}
 	n.SetTypes([]string{"3g.40gb", "1g.10gb"})
 	seen := map[GPUAddr]string{{"n", 0}: small, {"n", 1}: small}
-	must.Equal(t, NameCards(seen, []Node{n}), map[GPUAddr]string{{"n", 0}: UnseenCard, {"n", 1}: small})
+	must.Equal(t, NameModels(seen, []Node{n}), map[GPUAddr]string{{"n", 0}: UnseenModel, {"n", 1}: small})
 	seen[GPUAddr{"n", 0}] = large
-	must.Equal(t, NameCards(seen, []Node{n}), map[GPUAddr]string{{"n", 0}: large, {"n", 1}: small})
+	must.Equal(t, NameModels(seen, []Node{n}), map[GPUAddr]string{{"n", 0}: large, {"n", 1}: small})
 }
 
 // Shares are asked for by type where instances are mixed with others, each type in a row, and in no other case.

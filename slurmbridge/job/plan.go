@@ -131,9 +131,9 @@ type Explanation struct {
 	Status string `json:"status"`
 	// Considered holds the best combinations with the job that were allowed.
 	Considered []Considered `json:"considered,omitempty"`
-	// Refused holds the first combinations with the job that the guard did not allow.
+	// Vetoes holds the first combinations with the job that the guard did not allow.
 	Vetoes []Veto `json:"refused,omitempty"`
-	// KeptOut holds the vetoes that alone kept the job, first in its window, off a GPU with room that then got no job; see
+	// SoleVetoes holds the vetoes that alone kept the job, first in its window, off a GPU with room that then got no job; see
 	// rlcore.Decision.SoleVeto.
 	SoleVetoes []rlcore.Veto `json:"-"`
 	// LatestDelayS is how many seconds longer the bridge alone may keep the job waiting.

@@ -185,8 +185,8 @@ type Node struct {
 	GPUType string // gres.conf's Type, "" where it has none
 	Sharing Sharing
 	Units   int // shares of the whole node, 100 a GPU
-	// Cards are the GPUs by their indexes where they aren't all alike, nil = they are.
-	Cards      []Card
+	// ByIndex are the GPUs by their indexes where they aren't all alike, nil = they are.
+	ByIndex    []GPU
 	Partitions []string
 	CPUs       int
 	CPUsAlloc  int
@@ -233,18 +233,18 @@ func (n *Node) Takes(j *Job) float64 {
 	return j.HostMemMiB * float64(n.Allocates(j.CPUs)) / float64(j.CPUs)
 }
 
-// Card is one GPU of a node.
-type Card struct {
+// GPU is one GPU of a node.
+type GPU struct {
 	Type  string // gres.conf's, "" = none
 	Units int    // its shares; 0 = none: it is in MIG mode, or its admin keeps it out
 }
 
-// Card returns the GPU of the given index.
-func (n *Node) Card(i int) Card {
-	if i < len(n.Cards) {
-		return n.Cards[i]
+// GPU returns the GPU of the given index.
+func (n *Node) GPU(i int) GPU {
+	if i < len(n.ByIndex) {
+		return n.ByIndex[i]
 	}
-	return Card{Type: n.GPUType, Units: Units}
+	return GPU{Type: n.GPUType, Units: Units}
 }
 
 // Typed reports whether shares of the node's GPUs are asked for by type: some are MIG instances, and they aren't all
@@ -262,7 +262,7 @@ func (n *Node) Typed() bool {
 func (n *Node) Types() []string {
 	types := make([]string, n.GPUs)
 	for g := range types {
-		types[g] = n.Card(g).Type
+		types[g] = n.GPU(g).Type
 	}
 	return types
 }
@@ -340,7 +340,7 @@ func (s *Snapshot) Models() []string {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		for g := range n.GPUs {
-			if c := n.Card(g); n.Sharing == Shard && c.Units >= Units && c.Type != "" {
+			if c := n.GPU(g); n.Sharing == Shard && c.Units >= Units && c.Type != "" {
 				_, is := InstanceOf(c.Type)
 				types[c.Type], mig = true, mig || is
 			}
@@ -358,7 +358,7 @@ func (s *Snapshot) Types() []string {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		for g := range n.GPUs {
-			if c := n.Card(g); n.Units > 0 && c.Units >= Units {
+			if c := n.GPU(g); n.Units > 0 && c.Units >= Units {
 				types[c.Type] = true
 			}
 		}

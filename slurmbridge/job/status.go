@@ -40,9 +40,9 @@ type Status struct {
 	Shareable GPUCount  `json:"shareable"`
 	// Unmanaged says, by ref, why the bridge leaves a job alone.
 	Unmanaged map[string]string `json:"left_to_slurm,omitempty"`
-	// KeptOut counts the applications that aren't adopted now since one of their jobs was slower than its contract allows,
+	// BarredApps counts the applications that aren't adopted now since one of their jobs was slower than its contract allows,
 	// StoppedRules the rules that are stopped for that.
-	KeptOut      int `json:"-"`
+	BarredApps   int `json:"-"`
 	StoppedRules int `json:"-"`
 	// Idle lists the running jobs that haven't used their GPUs for long, the longest idle first.
 	Idle []Idle `json:"-"`

@@ -325,7 +325,7 @@ func (p *pollWriter) gpus() error {
 	for i := range p.st.Snap.Nodes {
 		n := &p.st.Snap.Nodes[i]
 		body, err := json.Marshal(&job.Node{
-			Name: n.Name, Up: true, GPUs: n.GPUs, GPUType: n.GPUType, Cards: n.Cards, Partitions: n.Partitions,
+			Name: n.Name, Up: true, GPUs: n.GPUs, GPUType: n.GPUType, ByIndex: n.ByIndex, Partitions: n.Partitions,
 		})
 		if p.hour == p.hourOf() && p.nodes[n.Name] == string(body) || !n.Up {
 			continue
@@ -340,10 +340,10 @@ func (p *pollWriter) gpus() error {
 	return nil
 }
 
-// Refused returns the guard's reasons in [from, to), by hours of waiting, then by number of jobs, descending. A reason
+// VetoCounts returns the guard's reasons in [from, to), by hours of waiting, then by number of jobs, descending. A reason
 // counts in full if the time between its first and last poll overlaps this period.
-func (j *Journal) Refused(ctx context.Context, from, to time.Time) ([]history.Refused, error) {
-	columns := func(r *history.Refused) []any { return []any{&r.Reason, &r.Jobs, &r.Looks, &r.WaitH} }
+func (j *Journal) VetoCounts(ctx context.Context, from, to time.Time) ([]history.VetoCount, error) {
+	columns := func(r *history.VetoCount) []any { return []any{&r.Reason, &r.Jobs, &r.Looks, &r.WaitH} }
 	all, err := database.List(ctx, j.db, columns, `SELECT reason, count(*), sum(looks), sum(waited) / 3.6e6
 		FROM bridge_refusals
 		WHERE last >= ? AND first < ? GROUP BY reason ORDER BY 4 DESC, 2 DESC, 1`, from.UnixMilli(), to.UnixMilli())

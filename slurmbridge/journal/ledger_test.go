@@ -223,8 +223,8 @@ func TestLedgerOfShadow(t *testing.T) {
 	ran := over(t, l)
 	must.Equal(t, ran["1"].Decided, history.Decision{Policy: "dqn", Predicted: 1.2, Beside: true})
 	must.Equal(t, ran["2"].Decided, history.Decision{}, "alone")
-	refused := must.Get(l.Refused(ctx, at(0), at(100)))(t)
-	want := []history.Refused{
+	refused := must.Get(l.VetoCounts(ctx, at(0), at(100)))(t)
+	want := []history.VetoCount{
 		{Reason: rlcore.VetoMemory.String(), Jobs: 1, Looks: 3},
 		{Reason: rlcore.VetoNoShare.String(), Jobs: 1, Looks: 3},
 	}
@@ -240,7 +240,7 @@ func TestNodesWithCardsOfSeveralTypes(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "db"))
 	st := poll(10)
 	alike, mixed := job.Node{Name: "n1", GPUs: 2, GPUType: "a100"}, job.Node{Name: "n2", GPUs: 2}
-	mixed.Cards = []job.Card{{Type: "a100", Units: job.Units}, {Type: "k80", Units: job.Units}}
+	mixed.ByIndex = []job.GPU{{Type: "a100", Units: job.Units}, {Type: "k80", Units: job.Units}}
 	untyped := job.Node{Name: "n3", GPUs: 3}
 	st.Snap.Nodes = []job.Node{alike, mixed, untyped}
 	for i := range st.Snap.Nodes {

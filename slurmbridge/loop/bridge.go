@@ -45,7 +45,7 @@ type Bridge struct {
 	Planner *plan.Planner
 	Gate    *Gate
 	Apps    Apps
-	// Models returns the GPU models that records have named, nil = none yet (see job.NameCards), and the nodes whose
+	// Models returns the GPU models that records have named, nil = none yet (see job.NameModels), and the nodes whose
 	// driver can't limit an MPS client's memory (see plan.Input.NoLimits).
 	Models  func(ctx context.Context) (of map[job.GPUAddr]string, noLimits map[string]bool)
 	Journal Journal
@@ -66,7 +66,7 @@ type Bridge struct {
 	IdleAfter time.Duration
 	// Adopt says which jobs of a whole GPU may share; nil = none.
 	Adopt   *adopt.Policy
-	Card    plan.Card
+	Specs   plan.Specs
 	Mode    job.Mode
 	Log     *slog.Logger
 	Metrics *Metrics

@@ -151,8 +151,8 @@ func drawCluster(t *rapid.T) *model {
 		m.nodes = append(m.nodes, node(fmt.Sprintf("n%d", i+1), gpus, cpus))
 	}
 	if n := &m.nodes[0]; gpus > 1 && oneOf(4, "a GPU without shares") {
-		n.Cards = slices.Repeat([]job.Card{{Type: n.GPUType, Units: 100}}, n.GPUs)
-		n.Cards[rapid.IntRange(0, n.GPUs-1).Draw(t, "which GPU")].Units = 0
+		n.ByIndex = slices.Repeat([]job.GPU{{Type: n.GPUType, Units: 100}}, n.GPUs)
+		n.ByIndex[rapid.IntRange(0, n.GPUs-1).Draw(t, "which GPU")].Units = 0
 		n.Units -= 100
 	}
 	m.leastLoaded, m.dull = gpus > 1 && oneOf(4, "least loaded"), oneOf(2, "dull")

@@ -23,7 +23,7 @@ func (b *Bridge) undone() map[string]bool {
 		}
 	}
 	for ref, w := range b.tracker.Waits {
-		out[ref] = out[ref] || w.Kept > 0
+		out[ref] = out[ref] || w.StillGated > 0
 	}
 	return out
 }

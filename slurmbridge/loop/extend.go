@@ -52,7 +52,7 @@ func (b *Bridge) extend(ctx context.Context, in *plan.Input) []job.Change {
 		}
 		limit := min(j.TimeLimit+by, extend.Latest(j, in.Snap.At, c.RunS, in.Bounds))
 		if limit <= j.TimeLimit {
-			if b.tracker.Refuse(j, in.Snap.At) {
+			if b.tracker.NoteNoRoom(j, in.Snap.At) {
 				b.Log.Warn("job may miss its time limit for sharing, and MaxTime, a reservation or its deadline leave no room",
 					"job", j.Ref, "limit", j.TimeLimit)
 			}

@@ -111,7 +111,7 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	jobs := in.Snap.Jobs
 	in.Apps = make(map[string]job.App, len(jobs))
 	in.Terms = map[string]job.Terms{}
-	d.models = job.CardNames(in.Models)
+	d.models = job.ModelNames(in.Models)
 	d.forget(jobs)
 	until := d.now().Add(identifyBudget)
 	left := d.newJobs(in)
@@ -347,7 +347,7 @@ func (d *identifier) foretell(
 	user string, limit time.Duration, app *job.App, known map[application]*rlcore.Profile,
 ) {
 	app.Profile = nil
-	app.Cards = nil
+	app.ByModel = nil
 	for _, model := range d.profileModels() {
 		p := known[application{user, app.Key, model}]
 		if p != nil {
@@ -359,10 +359,10 @@ func (d *identifier) foretell(
 		case model == "":
 			app.Profile = p
 		default:
-			if app.Cards == nil {
-				app.Cards = map[string]*rlcore.Profile{}
+			if app.ByModel == nil {
+				app.ByModel = map[string]*rlcore.Profile{}
 			}
-			app.Cards[model] = p
+			app.ByModel[model] = p
 		}
 	}
 }

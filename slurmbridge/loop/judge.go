@@ -323,7 +323,7 @@ func (b *Bridge) spec(snap *job.Snapshot, r *history.Run) *rlcore.GPUSpec {
 	}
 	var specs []rlcore.GPUSpec
 	for i := range r.Devices {
-		specs = append(specs, b.Card.Spec(node.Card(r.Devices[i].Index).Type))
+		specs = append(specs, b.Specs.OfType(node.GPU(r.Devices[i].Index).Type))
 	}
 	specs = slices.Compact(specs)
 	if len(specs) > 1 {
@@ -452,7 +452,7 @@ func (b *Bridge) leftOthers(snap *job.Snapshot, l *tracker.Left, end time.Time) 
 	if node == nil || len(gpus) != 1 {
 		return false
 	}
-	if b.Card.Spec(node.Card(gpus[0]).Type).Sharing == contention.TimeSlice.Name {
+	if b.Specs.OfType(node.GPU(gpus[0]).Type).Sharing == contention.TimeSlice.Name {
 		return false
 	}
 	// One that did nothing with its GPU had no work in flight.

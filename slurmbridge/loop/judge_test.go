@@ -253,7 +253,7 @@ func TestTriedInVain(t *testing.T) {
 	l := &ledger{mem: m.mem}
 	limited := func() *loop.Bridge {
 		b, _ := learning(m, l)
-		b.Card = func(string) (rlcore.GPUSpec, bool) {
+		b.Specs = func(string) (rlcore.GPUSpec, bool) {
 			card := rlcore.TitanXp
 			card.MemLimits = true
 			return card, true
@@ -347,13 +347,13 @@ func counted(t *testing.T, reg *prometheus.Registry, name, label string) (sum fl
 // way of sharing, and its own law.
 func TestLessonsAreOfTheCard(t *testing.T) {
 	mixed := node("n1", 2, 8)
-	mixed.GPUType, mixed.Cards = "", []job.Card{{Type: "titanxp", Units: 100}, {Type: "k80", Units: 100}}
+	mixed.GPUType, mixed.ByIndex = "", []job.GPU{{Type: "titanxp", Units: 100}, {Type: "k80", Units: 100}}
 	m, l, b, _ := learner(t, mixed)
 	cards := map[string]rlcore.GPUSpec{
 		"titanxp": {Model: "titan xp", MemMiB: 12196, MaxClients: 16},
 		"k80":     {Model: "k80", MemMiB: 11441, MaxClients: 16, Sharing: contention.TimeSlice.Name},
 	}
-	b.Card = func(typ string) (rlcore.GPUSpec, bool) { spec, ok := cards[typ]; return spec, ok }
+	b.Specs = func(typ string) (rlcore.GPUSpec, bool) { spec, ok := cards[typ]; return spec, ok }
 	for index, typ := range []string{"titanxp", "k80"} {
 		v, n := m.pair(90 * time.Second)
 		untilEnded(t, b, m, v, n)

@@ -97,7 +97,7 @@ func nobodyIsLater(t must.T, on site, history []arrival) {
 	card.SameUser = on.oneUser
 	bridged := play(history, on.nodes, func(m *model) func() {
 		b := bridge(m, newMemory())
-		b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
+		b.Specs = func(string) (rlcore.GPUSpec, bool) { return card, true }
 		return func() { must.Get(b.Tick(context.Background()))(t) }
 	})
 	if plain == nil || bridged == nil {

@@ -135,7 +135,7 @@ func (b *Bridge) tendGate(ctx context.Context, snap *job.Snapshot) string {
 	if b.acting() != job.Active {
 		return ""
 	}
-	gated := b.tracker.Kept(snap)
+	gated := b.tracker.StillGated(snap)
 	if len(gated) > 0 {
 		b.Gate.OpenFor(ctx, snap, gated)
 	}
@@ -185,7 +185,7 @@ func (b *Bridge) giveWay(ctx context.Context, snap *job.Snapshot) {
 func (b *Bridge) decide(ctx context.Context, in *plan.Input) *job.Plan {
 	if b.Models != nil {
 		models, noLimits := b.Models(ctx)
-		in.Models = job.NameCards(models, in.Snap.Nodes)
+		in.Models = job.NameModels(models, in.Snap.Nodes)
 		in.NoLimits = noLimits
 	}
 	b.apps.identify(ctx, in)
@@ -245,7 +245,7 @@ func (b *Bridge) load(ctx context.Context) {
 // observe brings the tracker up to date with a poll and begins the input of a plan.
 func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Change, []tracker.Event) {
 	in := &plan.Input{
-		Snap: snap, Shadow: b.acting() == job.Shadow, Card: b.Card, Tracker: b.tracker, Gate: gate,
+		Snap: snap, Shadow: b.acting() == job.Shadow, Specs: b.Specs, Tracker: b.tracker, Gate: gate,
 		HoldS: (b.Gate.Lease + gateOpens).Seconds(),
 	}
 	in.Unproved = b.acting() == job.Active && !b.Gate.Proved(snap.Release)

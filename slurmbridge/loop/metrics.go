@@ -66,9 +66,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		members: counters(r, "group_members_total",
 			"What happened to jobs in released groups: started, ended, requeued (by Slurm or the owner), owner (edited by "+
 				"its owner, unmanaged since), stuck (restored: it did not start), partial (restored while others of its group "+
-				"run), kept (restored: Slurm says why it keeps the job pending), left (left to Slurm: it did not start twice), "+
+				"run), passed-over (restored: Slurm says why it is pending), left (left to Slurm: it did not start twice), "+
 				"limit (restored: it is beyond a limit of accounting), misplaced (on another GPU than planned).", "outcome",
-			"started", "ended", "requeued", "owner", "stuck", "partial", "kept", "left", "limit", "misplaced"),
+			"started", "ended", "requeued", "owner", "stuck", "partial", "passed-over", "left", "limit", "misplaced"),
 		changes: r.auto.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "slurmbridge", Name: "changes_total",
 			Help: "Updates of jobs sent to Slurm, by step (prepare, release, restore, let-go, gate, extend, comment) and " +
@@ -84,7 +84,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			"How long after the last poll the gate stays closed without renewal; 0 or less: it is open and waiting jobs "+
 				"start alone. 0 in shadow mode, which has no gate."),
 		gateErrors: r.counter("gate_errors_total", "Failures to create or renew the gate."),
-		notAdopted: r.gauges("adopt_kept_out",
+		notAdopted: r.gauges("adopt_barred",
 			"What isn't adopted for a week because jobs were slower than the contract of their rule: applications (of a "+
 				"user), and rules (two jobs of an account within a day).", "what"),
 		misread: r.gauges("slurm_misread",
@@ -346,7 +346,7 @@ func (m *Metrics) sharers(st *job.Status) {
 func (m *Metrics) state(st *job.Status) {
 	m.lease.Set(st.Lease.Seconds())
 	m.sharers(st)
-	m.notAdopted.WithLabelValues("applications").Set(float64(st.KeptOut))
+	m.notAdopted.WithLabelValues("applications").Set(float64(st.BarredApps))
 	m.notAdopted.WithLabelValues("rules").Set(float64(st.StoppedRules))
 	m.misread.Reset()
 	for _, bad := range st.Misread {

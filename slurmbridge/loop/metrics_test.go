@@ -82,7 +82,7 @@ func TestSharersAreCountedOnce(t *testing.T) {
 		look(map[string]job.Ungated{"1": job.UngatedExclusive}, map[string]bool{"2": true}, snap)
 		look(nil, nil, snap) // no decision was due
 	}
-	m.event(tracker.Event{Kind: tracker.EventKept, Ref: "3", Group: &job.Group{}})
+	m.event(tracker.Event{Kind: tracker.EventPassedOver, Ref: "3", Group: &job.Group{}})
 	m.event(tracker.Event{Kind: tracker.EventLeft, Ref: "4", Group: &job.Group{}})
 	for reason, want := range map[string]float64{"exclusive": 1, "size": 0, "not-started": 1} {
 		must.Equal(t, testutil.ToFloat64(m.unmanaged.WithLabelValues(reason)), want, reason)

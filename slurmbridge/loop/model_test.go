@@ -287,7 +287,7 @@ func (m *model) place(j *mjob) {
 		cpus, mem := node.Allocates(j.CPUs), node.Takes(&j.Job)
 		free := make([]int, node.GPUs)
 		for i := range free {
-			free[i] = node.Card(i).Units
+			free[i] = node.GPU(i).Units
 		}
 		for _, o := range m.running(func(o *mjob) bool { return o.Nodes == node.Name }) {
 			for _, g := range o.GPUs {
@@ -758,8 +758,8 @@ func node(name string, gpus, cpus int) job.Node {
 func bridge(m *model, j loop.Journal) *loop.Bridge {
 	return &loop.Bridge{
 		Slurm: m, Apps: m, Journal: j, Mode: job.Active, Now: m.clock, PollEvery: 30 * time.Second,
-		Card: func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
-		Gate: &loop.Gate{Slurm: m, Lease: time.Minute, Sharing: job.MPS, Now: m.clock},
+		Specs: func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
+		Gate:  &loop.Gate{Slurm: m, Lease: time.Minute, Sharing: job.MPS, Now: m.clock},
 		Planner: &plan.Planner{
 			Decider: &rlcore.Decider{Policy: most{}, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: fair{}}), M: 5},
 		},

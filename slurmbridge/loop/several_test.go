@@ -23,7 +23,7 @@ func drawn(t *rapid.T) (m *model, l *ledger, b *loop.Bridge) {
 	b, _ = learning(m, l)
 	card := rlcore.TitanXp
 	card.SameUser = rapid.Bool().Draw(t, "one user")
-	b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
+	b.Specs = func(string) (rlcore.GPUSpec, bool) { return card, true }
 	return m, l, b
 }
 

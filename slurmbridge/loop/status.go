@@ -40,7 +40,7 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	}
 	st.Idle, st.WithoutMPS = b.idle.read(in.Snap, b.Now(), b.IdleAfter)
 	st.Faulted = slices.Collect(maps.Keys(b.tracker.Faulted))
-	st.KeptOut = b.barred(in.Snap.At)
+	st.BarredApps = b.barred(in.Snap.At)
 	st.StoppedRules = b.tracker.Stops.Count(in.Snap.At)
 	b.status.Store(st)
 	b.Metrics.state(st)

@@ -134,7 +134,7 @@ func (v *clusterView) mayHaveUnshared(j *job.Job) bool {
 				return false
 			}
 			for g := range n.GPUs {
-				if c := n.Card(g); (n.Units == 0 || c.Units < job.Units) && (typ == "" || typ == c.Type) {
+				if c := n.GPU(g); (n.Units == 0 || c.Units < job.Units) && (typ == "" || typ == c.Type) {
 					return true
 				}
 			}
@@ -149,7 +149,7 @@ func (in *Input) largestMiB() float64 {
 	for i := range in.Snap.Nodes {
 		n := &in.Snap.Nodes[i]
 		for g := range n.GPUs {
-			most = max(most, in.Card.Spec(n.Card(g).Type).MemMiB)
+			most = max(most, in.Specs.OfType(n.GPU(g).Type).MemMiB)
 		}
 	}
 	return most

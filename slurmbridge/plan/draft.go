@@ -78,7 +78,7 @@ func (d *draft) take(gpu int, kind job.GroupKind, into int64, at []int) int64 {
 	for _, i := range at {
 		x := rlcore.Running{Job: d.state.Pending[i]}
 		x.Profile = x.On(card)
-		x.Cards = nil
+		x.ByModel = nil
 		d.placed[card.Node] = append(d.placed[card.Node], placement{Running: x, gpu: gpu, group: into})
 	}
 	// They are near the queue's front: only the jobs before the last one move, in the queue's own storage.

@@ -12,8 +12,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmlimit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
@@ -37,7 +37,7 @@ type Input struct {
 	Bounds *job.Bounds
 	// Terms by ref.
 	Terms map[string]job.Terms
-	// Models holds the model of each GPU; see job.NameCards.
+	// Models holds the model of each GPU; see job.NameModels.
 	Models map[job.GPUAddr]string
 	// NoLimits holds the nodes whose driver is too old to limit the memory of MPS clients, also on cards that could.
 	NoLimits map[string]bool
@@ -48,15 +48,15 @@ type Input struct {
 	Standing func(of rlcore.Identity) interference.Standing
 	// RetryAlone: a job that fails for having shared, or under MPS, runs again alone.
 	RetryAlone bool
-	Card       Card
+	Specs      Specs
 	Tracker    *tracker.Tracker
 }
 
-// Card describes a GPU type of gres.conf; false = unknown, which keeps groups off it.
-type Card func(gpuType string) (rlcore.GPUSpec, bool)
+// Specs describes a GPU type of gres.conf; false = unknown, which keeps groups off it.
+type Specs func(gpuType string) (rlcore.GPUSpec, bool)
 
-// Spec describes a GPU type; an unknown one has one job at a time.
-func (c Card) Spec(typ string) rlcore.GPUSpec {
+// OfType describes a GPU type; an unknown one has one job at a time.
+func (c Specs) OfType(typ string) rlcore.GPUSpec {
 	if c != nil {
 		if spec, known := c(typ); known {
 			return spec
@@ -67,12 +67,12 @@ func (c Card) Spec(typ string) rlcore.GPUSpec {
 
 // Of describes a GPU of a type and of the model that records name, "" = none has: only that says which card an instance
 // is a part of.
-func (c Card) Of(typ, model string) rlcore.GPUSpec {
+func (c Specs) Of(typ, model string) rlcore.GPUSpec {
 	is, ok := job.InstanceOf(typ)
 	if of, named := job.InstanceOf(model); !ok || !named || is.Parent != "" || is.Profile != of.Profile {
-		return c.Spec(typ)
+		return c.OfType(typ)
 	}
-	spec := c.Spec(model)
+	spec := c.OfType(model)
 	spec.Model = typ
 	return spec
 }
@@ -98,7 +98,7 @@ func (in *Input) WaitsBesides(j *job.Job) string {
 	if why := in.notYet(j); why != "" {
 		return why
 	}
-	if is, _ := limit.Reason(j.Reason); is && in.Shadow {
+	if is, _ := slurmlimit.Reason(j.Reason); is && in.Shadow {
 		return "Slurm's limit " + j.Reason
 	}
 	return ""

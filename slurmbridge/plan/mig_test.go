@@ -17,7 +17,7 @@ func mixed(jobs ...job.Job) *Input {
 	in.Snap.Nodes = in.Snap.Nodes[:1]
 	cut(n, "h100", "2g.20gb", "2g.20gb")
 	n.Units, n.Sharing = 300, job.Shard
-	in.Card = func(typ string) (rlcore.GPUSpec, bool) {
+	in.Specs = func(typ string) (rlcore.GPUSpec, bool) {
 		return rlcore.GPUSpec{Model: typ, MemMiB: map[string]float64{"h100": 80_000, "2g.20gb": 20_000, slice: 20_000}[typ]},
 			true
 	}
@@ -27,13 +27,13 @@ func mixed(jobs ...job.Job) *Input {
 
 // cut gives a node GPUs of these types, each with shares.
 func cut(n *job.Node, types ...string) {
-	n.GPUs, n.GPUType, n.Cards = len(types), "", nil
+	n.GPUs, n.GPUType, n.ByIndex = len(types), "", nil
 	if len(slices.Compact(slices.Clone(types))) == 1 {
 		n.GPUType = types[0]
 		return
 	}
 	for _, typ := range types {
-		n.Cards = append(n.Cards, job.Card{Type: typ, Units: job.Units})
+		n.ByIndex = append(n.ByIndex, job.GPU{Type: typ, Units: job.Units})
 	}
 }
 
@@ -43,7 +43,7 @@ const slice = "H100 MIG 2g.20gb"
 func uses(in *Input, ref string, mib, wholeS, sliceS float64) {
 	of := func(s float64, card string) *rlcore.Profile {
 		p := runs(s, mib)
-		p.App, p.Card, p.Runs, p.Series[0].GPU, p.Series[0].Core = ref, card, 3, .3, .2
+		p.App, p.Model, p.Runs, p.Series[0].GPU, p.Series[0].Core = ref, card, 3, .3, .2
 		return p
 	}
 	p, onSlice := of(wholeS, "H100"), of(sliceS, slice)
@@ -51,7 +51,7 @@ func uses(in *Input, ref string, mib, wholeS, sliceS float64) {
 		onSlice = of(wholeS, slice)
 		onSlice.Runs = 0
 	}
-	in.Apps[ref] = job.App{Key: ref, Profile: p, Cards: map[string]*rlcore.Profile{"H100": p, slice: onSlice}}
+	in.Apps[ref] = job.App{Key: ref, Profile: p, ByModel: map[string]*rlcore.Profile{"H100": p, slice: onSlice}}
 }
 
 // mixedFor is such a cluster and a job that waits.
@@ -106,7 +106,7 @@ func TestPromisesAreOfTheModelsThatAJobMayHave(t *testing.T) {
 	cut(&in.Snap.Nodes[0], "h100", "2g.20gb", "3g.40gb")
 	const other = "H100 MIG 3g.40gb"
 	in.Models[job.GPUAddr{Node: "n1", GPU: 2}] = other
-	in.Apps["1"].Cards[other] = runs(200, 0)
+	in.Apps["1"].ByModel[other] = runs(200, 0)
 	q := count(in)
 	must.Equal(t, q.waiting[0].Profile.DurationS, 100.)
 	of := q.view.reachOf(func(g int) bool { return q.view.gpus[g].typ != "h100" })
@@ -148,9 +148,9 @@ func TestAModelOutOfServiceIsWaitedFor(t *testing.T) {
 	plan := planner().Plan(in)
 	must.Equal(t, requests(plan), nil)
 	must.Equal(t, len(plan.Ungated), 0)
-	in.Snap.Nodes[1].Cards = []job.Card{{Type: "3g.40gb"}} // without shares, it is none
+	in.Snap.Nodes[1].ByIndex = []job.GPU{{Type: "3g.40gb"}} // without shares, it is none
 	must.Equal(t, requests(planner().Plan(in))["1"], "shard:2g.20gb:50")
-	in.Snap.Nodes[1].Cards = nil
+	in.Snap.Nodes[1].ByIndex = nil
 	in.Snap.Jobs[0].ReqNodes = "n1" // where there is none
 	must.Equal(t, requests(planner().Plan(in))["1"], "shard:2g.20gb:50")
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmlimit"
 )
 
 // queue holds the jobs that wait for GPUs, in Slurm's order, and what becomes of the other pending jobs.
@@ -23,8 +23,8 @@ type queue struct {
 
 	waiting []rlcore.Job
 	claims  map[string]nodeClaim // by node; see nodeClaims
-	budget  *limit.Budget
-	quota   *limit.GPUs // of adopted jobs
+	budget  *slurmlimit.Budget
+	quota   *slurmlimit.GPUs // of adopted jobs
 	// limited says, by ref, which of Slurm's limits keeps a job out of the queue, and closedTo why a node is closed to a
 	// job in the queue. withheld are the jobs that a limit keeps out.
 	limited, closedTo map[string]string
@@ -57,7 +57,7 @@ func newQueue(p *clusterView, managed *job.PartitionFilter) *queue {
 	shares := func(j *job.Job) bool {
 		return release.Adopted(p.membership[j.Ref].Member) && j.Request.Kind == job.Shares
 	}
-	q.quota = limit.CountGPUs(p.in.Snap, shares, p.in.WaitsForBridge)
+	q.quota = slurmlimit.CountGPUs(p.in.Snap, shares, p.in.WaitsForBridge)
 	for _, j := range p.pending {
 		q.add(j)
 	}
@@ -142,7 +142,7 @@ func (q *queue) wanted(j *job.Job) string {
 	for i := range q.in.Snap.Nodes {
 		n := &q.in.Snap.Nodes[i]
 		for g := range n.GPUs {
-			if c := n.Card(g); may(n) && c.Type == model && c.Units >= job.Units && (n.Typed() || hasOnly(n, model)) {
+			if c := n.GPU(g); may(n) && c.Type == model && c.Units >= job.Units && (n.Typed() || hasOnly(n, model)) {
 				return model
 			}
 		}
@@ -235,7 +235,7 @@ func waitsForNodes(reason string) bool {
 	case "", "None", "Priority", "Resources":
 		return true
 	}
-	return limit.PassedOver(reason)
+	return slurmlimit.PassedOver(reason)
 }
 
 // couldStart reports whether enough GPUs are idle for a foreign job.
@@ -320,7 +320,7 @@ func (q *queue) scheduleAlone() *schedule.SlurmAlone {
 			here[x.ID] = true
 		}
 	}
-	waits := make([]schedule.Job, 0, len(q.waiting))
+	waits := make([]schedule.Entry, 0, len(q.waiting))
 	var gone []string
 	for i := range q.waiting {
 		j := &q.waiting[i]

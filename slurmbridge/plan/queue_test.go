@@ -197,7 +197,7 @@ func TestLimitFixed(t *testing.T) {
 // Memory is limited where the card can and the node's driver does.
 func TestAnOldDriverLimitsNoMemory(t *testing.T) {
 	in := snapshot(sharer("1"))
-	in.Card = func(typ string) (rlcore.GPUSpec, bool) {
+	in.Specs = func(typ string) (rlcore.GPUSpec, bool) {
 		return rlcore.GPUSpec{Model: typ, MemMiB: 1000, MemLimits: true}, true
 	}
 	in.NoLimits = map[string]bool{"n2": true}

@@ -72,7 +72,7 @@ func (v *clusterView) ofType(j *job.Job) reach {
 	}
 	of := once(v.reaches, demand{j.Partition, j.ReqNodes, j.ExcNodes, "", "card " + typ}, func() reach {
 		return v.reachOf(func(g int) bool {
-			return all.gpus.Has(g) && v.gpus[g].node.Card(v.gpus[g].index).Type == typ
+			return all.gpus.Has(g) && v.gpus[g].node.GPU(v.gpus[g].index).Type == typ
 		})
 	})
 	if of.gpus.Len(len(v.gpus)) == 0 {
@@ -94,10 +94,10 @@ func (v *clusterView) reachOf(may func(g int) bool) reach {
 		on[r.node]++
 		out.most = max(out.most, on[r.node])
 		card := &v.state.GPUs[g]
-		k := slices.Index(out.models, card.Card)
+		k := slices.Index(out.models, card.Model)
 		if k < 0 {
 			k = len(out.models)
-			out.models = append(out.models, card.Card)
+			out.models = append(out.models, card.Model)
 			out.holds = append(out.holds, true)
 		}
 		out.holds[k] = out.holds[k] && card.Spec.MemLimits
@@ -155,11 +155,11 @@ func (r reach) know(j *rlcore.Job, app job.App) {
 	case 1:
 		j.Profile = r.on(0, app)
 	default:
-		j.Cards = &rlcore.Cards{}
+		j.ByModel = &rlcore.ProfilesByModel{}
 		var fastest *rlcore.Profile
 		for k, model := range r.models {
 			on := r.on(k, app)
-			(*j.Cards)[model] = on
+			(*j.ByModel)[model] = on
 			if on != nil && (fastest == nil || on.DurationS < fastest.DurationS) {
 				fastest = on
 			}
@@ -182,7 +182,7 @@ func (r reach) on(k int, app job.App) *rlcore.Profile {
 // hasOnly reports whether all GPUs with shares of a node are of a type.
 func hasOnly(n *job.Node, typ string) bool {
 	for g := range n.GPUs {
-		if c := n.Card(g); c.Units >= job.Units && c.Type != typ {
+		if c := n.GPU(g); c.Units >= job.Units && c.Type != typ {
 			return false
 		}
 	}
@@ -209,7 +209,7 @@ func (v *clusterView) reach(j *job.Job, closed, typ string) reach {
 	})
 }
 
-func (v *clusterView) kind(g int) kind { return kind{v.state.GPUs[g].Card, v.state.GPUs[g].Spec} }
+func (v *clusterView) kind(g int) kind { return kind{v.state.GPUs[g].Model, v.state.GPUs[g].Spec} }
 
 // isDrawn reports whether Slurm may start a job on a node that a magnetic reservation keeps from the bridge.
 func (v *clusterView) isDrawn(j *job.Job) bool {
@@ -240,7 +240,7 @@ func (v *clusterView) onlyType(j *rlcore.Job, sharing job.Sharing) string {
 	typ := ""
 	first := true
 	for g := range j.GPUs.Of(len(v.gpus)) {
-		own := v.gpus[g].node.Card(v.gpus[g].index).Type
+		own := v.gpus[g].node.GPU(v.gpus[g].index).Type
 		if !first && own != typ {
 			return ""
 		}

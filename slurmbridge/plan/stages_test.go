@@ -58,7 +58,7 @@ func withCards(in *Input) *Input { return in.cards(rlcore.TitanXp) }
 
 // cards gives an input GPUs of one kind.
 func (in *Input) cards(spec rlcore.GPUSpec) *Input {
-	in.Card = func(string) (rlcore.GPUSpec, bool) { return spec, true }
+	in.Specs = func(string) (rlcore.GPUSpec, bool) { return spec, true }
 	return in
 }
 

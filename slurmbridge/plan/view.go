@@ -147,13 +147,13 @@ func (v *clusterView) addNode(node *job.Node) {
 	oneUser := slices.ContainsFunc(node.Partitions, func(name string) bool { return v.in.Snap.OneUser[name] })
 	v.owned = v.owned || oneUser || node.Owner != ""
 	for _, i := range v.filled(node) {
-		c := node.Card(i)
+		c := node.GPU(i)
 		if c.Units < job.Units {
 			continue // without shares: no business of the bridge's
 		}
 		addr := job.GPUAddr{Node: node.Name, GPU: i}
 		ref := gpuRef{node: node, index: i, instance: v.size(c.Type) != noInstance}
-		spec := v.in.Card.Of(c.Type, v.in.Models[addr])
+		spec := v.in.Specs.Of(c.Type, v.in.Models[addr])
 		spec.MemLimits = spec.MemLimits && !v.in.NoLimits[node.Name]
 		spec.SameUser = spec.SameUser || oneUser
 		if typed {
@@ -166,7 +166,7 @@ func (v *clusterView) addNode(node *job.Node) {
 		v.nodes[node.Name] = append(v.nodes[node.Name], g)
 		v.pools[ref.pool()] = append(v.pools[ref.pool()], g)
 		v.state.GPUs = append(v.state.GPUs, rlcore.GPU{
-			ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: spec, Card: v.in.Models[addr],
+			ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: spec, Model: v.in.Models[addr],
 			FreeCPUs: node.CPUs - node.CPUsAlloc, FreeHostMemMiB: node.MemMiB - node.MemAlloc,
 		})
 	}
@@ -179,7 +179,7 @@ func (v *clusterView) filled(node *job.Node) []int {
 	for i := range out {
 		out[i] = i
 	}
-	size := func(i int) int { return v.size(node.Card(i).Type) }
+	size := func(i int) int { return v.size(node.GPU(i).Type) }
 	slices.SortStableFunc(out, func(a, b int) int { return cmp.Compare(size(a), size(b)) })
 	return out
 }
@@ -283,7 +283,7 @@ func (v *clusterView) addGroup(g *job.Group) {
 		card := &v.state.GPUs[at]
 		app := v.in.Apps[m.Ref]
 		x := rlcore.Running{Job: v.convert(j), Shares: m.Shares, MemLimitMiB: float64(m.MemMiB)}
-		x.Profile = held(app.On(card.Card), x.MemLimitMiB)
+		x.Profile = held(app.On(card.Model), x.MemLimitMiB)
 		x.FirstRun = m.Tried || m.First
 		x.NoShare = x.NoShare || x.FirstRun
 		if len(v.nodes[g.Node]) > 1 {

@@ -269,7 +269,7 @@ func TestAnIdleGPUThatNobodyGets(t *testing.T) {
 		}
 		now := float64(in.Snap.At.Unix())
 		plain := schedule.NewSlurmAlone(count(in).view.state.GPUs[0].ID, count(in).view.state.GPUs[1].ID)
-		over := schedule.Job{ID: "over", SubmitS: now - 100, TakesS: 4000} // on n1, which is free in reality
+		over := schedule.Entry{ID: "over", SubmitS: now - 100, TakesS: 4000} // on n1, which is free in reality
 		plain.Add(over, now-100)
 		plain.Runs(over, []int{0}, now-100, now-100)
 		plain.Ended(now-10, schedule.End{ID: "over", DoneS: 4000})

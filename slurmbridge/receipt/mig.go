@@ -72,7 +72,7 @@ func (w *World) cluster(instances []int) *cluster {
 			c.parts[card] = part
 		}
 		for g := range n.GPUs {
-			typ := n.Card(g).Type
+			typ := n.GPU(g).Type
 			if w.Cut != nil {
 				if _, can := w.Cut(typ, 1); can {
 					c.cut++

@@ -16,9 +16,9 @@ import (
 
 // Input is what a receipt is made from.
 type Input struct {
-	From, To time.Time
-	Jobs     []history.Run
-	Refused  []history.Refused
+	From, To   time.Time
+	Jobs       []history.Run
+	VetoCounts []history.VetoCount
 	// Rule returns the rule in shadow that would have adopted a run, nil = none; without it no rule is in shadow.
 	Rule func(j *history.Run) *adopt.Rule
 	// Replay is the world in which to replay the jobs; nil = no replay.
@@ -48,13 +48,13 @@ type Receipt struct {
 	Points    []*history.Run `json:"slowdowns,omitempty"`
 	Contracts Contracts      `json:"contracts"`
 	// Failures are runs that failed or timed out while sharing, perhaps because of it; the latest first.
-	Failures []*history.Run    `json:"failures"`
-	Harm     history.Harmed    `json:"harm"`
-	Turn     history.Turn      `json:"turn"`
-	Lent     Lent              `json:"lent"`
-	Apps     history.Seen      `json:"applications"`
-	Refused  []history.Refused `json:"guard"`
-	Replay   *Replay           `json:"replay,omitempty"`
+	Failures   []*history.Run      `json:"failures"`
+	Harm       history.Harmed      `json:"harm"`
+	Turn       history.Turn        `json:"turn"`
+	Lent       Lent                `json:"lent"`
+	Apps       history.OneTimers   `json:"applications"`
+	VetoCounts []history.VetoCount `json:"guard"`
+	Replay     *Replay             `json:"replay,omitempty"`
 	// NoReplay says why there is no replay.
 	NoReplay string   `json:"no_replay,omitempty"`
 	Method   []string `json:"method"`
@@ -107,7 +107,7 @@ func Make(in *Input) *Receipt {
 	r.To = in.To
 	r.Jobs = len(in.Jobs)
 	r.Modes = map[string]int{}
-	r.Refused = append([]history.Refused{}, in.Refused...)
+	r.VetoCounts = append([]history.VetoCount{}, in.VetoCounts...)
 	users := map[string]bool{}
 	policies := map[string]bool{}
 	groups := map[int64]bool{}
@@ -150,7 +150,7 @@ func Make(in *Input) *Receipt {
 	r.Groups = len(groups)
 	r.Policies = slices.AppendSeq(r.Policies, maps.Keys(policies))
 	slices.Sort(r.Policies)
-	r.Apps = history.CountSeen(in.Jobs)
+	r.Apps = history.CountOneTimers(in.Jobs)
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		r.Kinds = append(r.Kinds, *of[name])
 	}

@@ -275,10 +275,10 @@ func TestReplaySaysWhatRefusalsCost(t *testing.T) {
 	a, b := ran("1", "ann", 0, 0, 60), ran("2", "bob", 0, 60, 120)
 	a.Profile, b.Profile = &large, &large
 	r := must.Get(world().Replay([]history.Run{a, b}))(t)
-	if len(r.Kept) != 1 || r.Kept[0].Reason != rlcore.VetoMemory.String() || r.Kept[0].Jobs != 1 {
-		t.Fatalf("%+v", r.Kept)
+	if len(r.VetoCounts) != 1 || r.VetoCounts[0].Reason != rlcore.VetoMemory.String() || r.VetoCounts[0].Jobs != 1 {
+		t.Fatalf("%+v", r.VetoCounts)
 	}
-	near(t, "hours", r.Kept[0].WaitH, 1)
+	near(t, "hours", r.VetoCounts[0].WaitH, 1)
 	var text strings.Builder
 	(&Receipt{Jobs: 2, Replay: r}).Text(&text, 10)
 	must.Contain(t, text.String(), "GPU memory would not suffice")
@@ -427,7 +427,7 @@ func TestApplicationsSeenOnce(t *testing.T) {
 	unnamed.App = ""
 	jobs = append(jobs, unnamed)
 	r := Make(&Input{From: at(-10), To: at(200), Jobs: jobs})
-	if want := (history.Seen{Jobs: 20, Once: 7}); r.Apps != want ||
+	if want := (history.OneTimers{Jobs: 20, Once: 7}); r.Apps != want ||
 		!strings.Contains(strings.Join(r.Lines(), "\n"), "Applications: 7 jobs of 20 ran an application that was seen no second time") {
 		t.Errorf("%+v: %q", r.Apps, r.Lines())
 	}

@@ -66,10 +66,10 @@ type Replay struct {
 	Slow   float64 `json:"mean_slowdown"`
 	Worst  float64 `json:"worst_slowdown"`
 	Late   int     `json:"jobs_late"`
-	// Kept are the guard's reasons in the shared world for which jobs waited next to a GPU with room, the longest wait
+	// VetoCounts are the guard's reasons in the shared world for which jobs waited next to a GPU with room, the longest wait
 	// first.
-	Kept  []history.Refused `json:"guard,omitempty"`
-	Would *Would            `json:"would_share,omitempty"` // with WhatIf
+	VetoCounts []history.VetoCount `json:"guard,omitempty"`
+	Would      *Would              `json:"would_share,omitempty"` // with WhatIf
 }
 
 // Would sums up the jobs that share in the second world, but not in the first.
@@ -143,8 +143,8 @@ func (w *World) Replay(jobs []history.Run) (*Replay, error) {
 	r.GPUs = len(p.cfg.GPUs)
 	r.Policy = p.decider.Policy.Name()
 	r.OOM = shared.OOM
-	for _, k := range shared.Kept {
-		r.Kept = append(r.Kept, history.Refused{Reason: k.Reason.String(), Jobs: k.Jobs, WaitH: k.WaitS / 3600})
+	for _, k := range shared.VetoCosts {
+		r.VetoCounts = append(r.VetoCounts, history.VetoCount{Reason: k.Reason.String(), Jobs: k.Jobs, WaitH: k.WaitS / 3600})
 	}
 	r.compare(p, base, shared)
 	return r, nil
@@ -506,9 +506,9 @@ func (r *Replay) Text(out io.Writer, limit int) {
 	} else {
 		r.worlds(out, p, limit)
 	}
-	if len(r.Kept) > 0 {
+	if len(r.VetoCounts) > 0 {
 		t := newTable(out, "guard, replayed", "jobs", "waited")
-		for _, x := range r.Kept {
+		for _, x := range r.VetoCounts {
 			t.AppendRow(table.Row{x.Reason, x.Jobs, job.Span(x.WaitH)})
 		}
 		t.Render()

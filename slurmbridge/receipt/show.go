@@ -63,9 +63,9 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 		}
 		t.Render()
 	}
-	if len(r.Refused) > 0 {
+	if len(r.VetoCounts) > 0 {
 		t := newTable(out, "guard", "jobs", "polls", "waited")
-		for _, x := range r.Refused {
+		for _, x := range r.VetoCounts {
 			t.AppendRow(table.Row{x.Reason, x.Jobs, x.Looks, job.Span(x.WaitH)})
 		}
 		t.Render()

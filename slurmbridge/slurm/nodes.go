@@ -24,7 +24,7 @@ func (c *Client) Nodes(ctx context.Context) ([]job.Node, error) {
 	}
 	nodes := gpuNodes(text.ParseNodes(out), params, release)
 	if slices.ContainsFunc(nodes, func(n job.Node) bool {
-		return slices.ContainsFunc(n.Cards, func(c job.Card) bool { return c.Units == 0 })
+		return slices.ContainsFunc(n.ByIndex, func(c job.GPU) bool { return c.Units == 0 })
 	}) {
 		// Only the detailed output shows which GPUs have no shares.
 		out, err = c.showAll(ctx, "nodes", "-d")
@@ -50,15 +50,15 @@ func gpuNodes(nodes []text.Node, params, release string) []job.Node {
 			n.CPUsPerAlloc = n.CPUsPerSocket
 		}
 		alike := len(n.ByType) <= 1
-		for k := range n.Cards {
-			c := &n.Cards[k]
+		for k := range n.ByIndex {
+			c := &n.ByIndex[k]
 			if _, is := job.InstanceOf(c.Type); is && !text.SharesInstances(release) {
 				c.Units = 0 // this release shows shares that don't work
 			}
 			alike = alike && (n.Sharing == "" || c.Units == job.Units)
 		}
 		if alike {
-			n.Cards = nil
+			n.ByIndex = nil
 		}
 		out = append(out, n.Node)
 	}

@@ -510,16 +510,16 @@ esac`)
 func TestGPUNodes(t *testing.T) {
 	for gres, want := range map[string]job.Node{
 		"gpu:2(S:0-1)":           {GPUs: 2},
-		"gpu:a:1(S:0,2),gpu:b:1": {GPUs: 2, Cards: []job.Card{{Type: "a"}, {Type: "b"}}},
+		"gpu:a:1(S:0,2),gpu:b:1": {GPUs: 2, ByIndex: []job.GPU{{Type: "a"}, {Type: "b"}}},
 		"gpu:a:2,mps:a:100": {
 			GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 100,
-			Cards: []job.Card{{Type: "a", Units: 100}, {Type: "a"}},
+			ByIndex: []job.GPU{{Type: "a", Units: 100}, {Type: "a"}},
 		},
 		"gpu:a:1(S:0,2),nic:2,shard:a:100":     {GPUs: 1, GPUType: "a", Sharing: job.Shard, Units: 100},
 		"gpu:a:2,mps:a:100(S:1),mps:a:100":     {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
 		"gres/gpu:a:2,gres/mps:200,shard:200":  {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
 		"gpu:a:1,gpu:a:1(S:1),gpu:b:0,mps:0":   {GPUs: 2, GPUType: "a"},
-		"craynetwork:4,gpu:tesla:1,gpu:kepler": {GPUs: 2, Cards: []job.Card{{Type: "tesla"}, {Type: "kepler"}}},
+		"craynetwork:4,gpu:tesla:1,gpu:kepler": {GPUs: 2, ByIndex: []job.GPU{{Type: "tesla"}, {Type: "kepler"}}},
 	} {
 		want.Name, want.Up, want.CPUsPerAlloc = "x", true, 1
 		nodes := gpuNodes(text.ParseNodes([]byte("NodeName=x State=IDLE Gres="+gres+"\nNodeName=y State=IDLE Gres=mps:100\n")), "", "24.11.5")
@@ -540,7 +540,7 @@ func TestInstancesHaveShares(t *testing.T) {
 		n := gpuNodes(text.ParseNodes([]byte(line)), "", release)[0]
 		var got []int
 		for g := range n.GPUs {
-			got = append(got, n.Card(g).Units)
+			got = append(got, n.GPU(g).Units)
 		}
 		must.Equal(t, got, units, release)
 		must.Equal(t, n.Types(), []string{"h100", "2g.20gb", "2g.20gb"})
@@ -549,7 +549,7 @@ func TestInstancesHaveShares(t *testing.T) {
 		}
 		alike := gpuNodes(text.ParseNodes([]byte("NodeName=x State=IDLE Gres=gpu:1g.10gb:7,shard:1g.10gb:700\n")), "",
 			release)[0]
-		if got := alike.Card(6); alike.Typed() || got.Type != "1g.10gb" || got.Units != units[1] {
+		if got := alike.GPU(6); alike.Typed() || got.Type != "1g.10gb" || got.Units != units[1] {
 			t.Errorf("%s: %+v", release, alike)
 		}
 	}

@@ -13,11 +13,11 @@ type Loan struct {
 	// Set is the limit that the bridge set last, in place of Was. Shown: a poll has shown Set.
 	Set, Was time.Duration
 	Shown    bool
-	// Tries counts how often Set was sent, At is when it was sent last, or when Refused was found.
+	// Tries counts how often Set was sent, At is when it was sent last, or when NoRoom was found.
 	Tries int
 	At    time.Time
-	// Refused: MaxTime, a reservation or the job's deadline left no room for more.
-	Refused bool
+	// NoRoom: MaxTime, a reservation or the job's deadline left no room for more.
+	NoRoom bool
 	// Closed: the job's owner has lowered the limit, or Slurm doesn't raise it. No more time is added.
 	Closed bool
 }
@@ -27,8 +27,8 @@ type Loan struct {
 const (
 	mostLoanTries = 5
 	loanTryAfter  = 10 * time.Second
-	// refusedFor is how long the bridge leaves a limit alone that can't be raised: a reservation may be withdrawn.
-	refusedFor = time.Minute
+	// noRoomFor is how long the bridge leaves a limit alone that can't be raised: a reservation may be withdrawn.
+	noRoomFor = time.Minute
 )
 
 // Lent is the added time that the job still has.
@@ -90,7 +90,7 @@ func (t *Tracker) Lendable(j *job.Job, at time.Time) (own time.Duration, ok bool
 		return j.TimeLimit, true
 	}
 	age := at.Sub(l.At)
-	return l.Own, !l.Closed && (!l.Refused || age >= refusedFor) && (l.Shown || age >= loanTryAfter)
+	return l.Own, !l.Closed && (!l.NoRoom || age >= noRoomFor) && (l.Shown || age >= loanTryAfter)
 }
 
 // loan returns a running job's entry, made when there is none.
@@ -106,14 +106,14 @@ func (t *Tracker) loan(j *job.Job) *Loan {
 // Lend notes that the bridge sets a running job's limit.
 func (t *Tracker) Lend(j *job.Job, limit time.Duration, at time.Time) {
 	l := t.loan(j)
-	l.Was, l.Set, l.Shown, l.Refused, l.At = j.TimeLimit, limit, false, false, at
+	l.Was, l.Set, l.Shown, l.NoRoom, l.At = j.TimeLimit, limit, false, false, at
 	l.Tries++
 }
 
-// Refuse notes that a running job's limit can't be raised. It reports whether that is new.
-func (t *Tracker) Refuse(j *job.Job, at time.Time) (news bool) {
+// NoteNoRoom notes that a running job's limit can't be raised. It reports whether that is new.
+func (t *Tracker) NoteNoRoom(j *job.Job, at time.Time) (news bool) {
 	l := t.loan(j)
-	news = !l.Refused
-	l.Refused, l.At = true, at
+	news = !l.NoRoom
+	l.NoRoom, l.At = true, at
 	return news
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmlimit"
 )
 
 const (
@@ -29,16 +29,16 @@ type EventKind string
 
 // The kinds of event.
 const (
-	EventStarted   EventKind = "started"
-	EventEnded     EventKind = "ended"
-	EventRequeued  EventKind = "requeued"
-	EventEdited    EventKind = "owner"
-	EventStuck     EventKind = "stuck"     // restored: it did not start
-	EventPartial   EventKind = "partial"   // restored: it did not start, and other members of its group run
-	EventMisplaced EventKind = "misplaced" // it runs on another GPU than planned
-	EventLimit     EventKind = "limit"     // restored: it is beyond a limit of accounting
-	EventKept      EventKind = "kept"      // restored: Slurm says why it keeps the job pending
-	EventLeft      EventKind = "left"      // left to Slurm: it was released twice and did not start
+	EventStarted    EventKind = "started"
+	EventEnded      EventKind = "ended"
+	EventRequeued   EventKind = "requeued"
+	EventEdited     EventKind = "owner"
+	EventStuck      EventKind = "stuck"       // restored: it did not start
+	EventPartial    EventKind = "partial"     // restored: it did not start, and other members of its group run
+	EventMisplaced  EventKind = "misplaced"   // it runs on another GPU than planned
+	EventLimit      EventKind = "limit"       // restored: it is beyond a limit of accounting
+	EventPassedOver EventKind = "passed-over" // restored: Slurm says why it keeps the job pending
+	EventLeft       EventKind = "left"        // left to Slurm: it was released twice and did not start
 )
 
 // Event is something that a poll showed of a member.
@@ -55,7 +55,7 @@ func (e *Event) Why() string {
 	switch e.Kind {
 	case EventMisplaced:
 		return fmt.Sprintf("Slurm put it on gpu %d: a job on another GPU of the node ended or started meanwhile", e.GPU)
-	case EventStuck, EventPartial, EventKept, EventLeft:
+	case EventStuck, EventPartial, EventPassedOver, EventLeft:
 		i := slices.IndexFunc(e.Group.Members, func(m job.Member) bool { return m.Ref == e.Ref })
 		if i >= 0 {
 			return e.Group.Members[i].Cause.String()
@@ -73,7 +73,7 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 		o.jobs[s.Jobs[i].Ref] = &s.Jobs[i]
 	}
 	t.Plain.DoneS = t.doneS
-	t.keepLatest()
+	t.leaveInLatest()
 	memberships := t.Memberships()
 	if gate != "" {
 		o.regroup(memberships)
@@ -97,7 +97,7 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 	for _, id := range t.GroupIDs() {
 		o.group(t.Groups[id])
 	}
-	for _, k := range o.kept { // after all groups: groups that were released later aren't restored for this reason
+	for _, k := range o.closings { // after all groups: groups that were released later aren't restored for this reason
 		t.Limits.Close(k.job, k.node, k.reason, s.At)
 	}
 	t.progress(s, o.jobs, memberships)
@@ -106,9 +106,9 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 	return o.repairs, o.events
 }
 
-// keepLatest leaves each job in its latest group only: a bridge that ended while it moved a job from one group to
+// leaveInLatest leaves each job in its latest group only: a bridge that ended while it moved a job from one group to
 // another left the job in both.
-func (t *Tracker) keepLatest() {
+func (t *Tracker) leaveInLatest() {
 	later := map[string]bool{}
 	for _, id := range slices.Backward(t.GroupIDs()) {
 		g := t.Groups[id]
@@ -156,18 +156,18 @@ func (t *Tracker) forget(s *job.Snapshot, jobs map[string]*job.Job) {
 
 // observer is one call of Observe.
 type observer struct {
-	t       *Tracker
-	s       *job.Snapshot
-	gate    string
-	jobs    map[string]*job.Job
-	repairs []job.Change
-	events  []Event
-	kept    []kept
-	lacks   map[string]bool // jobs without a change that Slurm took in the last tick
+	t        *Tracker
+	s        *job.Snapshot
+	gate     string
+	jobs     map[string]*job.Job
+	repairs  []job.Change
+	events   []Event
+	closings []closing
+	lacks    map[string]bool // jobs without a change that Slurm took in the last tick
 }
 
-// kept is a released job that Slurm keeps from a node.
-type kept struct {
+// closing is a released job that Slurm keeps from a node.
+type closing struct {
 	job          *job.Job
 	node, reason string
 }
@@ -367,7 +367,7 @@ func (o *observer) hindrance(g *job.Group) (cause job.Cause, ok bool) {
 func (o *observer) passedOver(g *job.Group) bool {
 	return slices.ContainsFunc(g.Members, func(m job.Member) bool {
 		j := o.jobs[m.Ref]
-		return m.State == job.MemberWaiting && j != nil && (limit.PassedOver(j.Reason) || o.t.PassedOver[m.Ref])
+		return m.State == job.MemberWaiting && j != nil && (slurmlimit.PassedOver(j.Reason) || o.t.PassedOver[m.Ref])
 	})
 }
 
@@ -397,13 +397,13 @@ func (o *observer) gpuTaken(g *job.Group) bool {
 
 // takeBack restores a member that did not start. If Slurm says why, jobs of the member's class aren't sent to the node
 // for a while. A member that was released twice and did not start, without a reason of Slurm's, is left to Slurm. The
-// member's event is kind, EventKept or EventLeft.
+// member's event is kind, EventPassedOver or EventLeft.
 func (o *observer) takeBack(g *job.Group, m *job.Member, cause job.Cause, kind EventKind) EventKind {
 	if cause.Kind == job.CauseLate {
-		if reason := o.keeps(g.Node, o.jobs[m.Ref]); reason != "" {
-			o.kept = append(o.kept, kept{o.jobs[m.Ref], g.Node, reason})
+		if reason := o.pendingReason(g.Node, o.jobs[m.Ref]); reason != "" {
+			o.closings = append(o.closings, closing{o.jobs[m.Ref], g.Node, reason})
 			o.restore(g, m, job.Cause{Kind: job.CausePassedOver})
-			return EventKept
+			return EventPassedOver
 		}
 	}
 	w := o.t.Wait(m.Ref)
@@ -426,13 +426,13 @@ func (o *observer) leave(g *job.Group, m *job.Member, cause job.Cause, why job.U
 	return EventLeft
 }
 
-// keeps is Slurm's reason to keep a released job from its node, "" = Slurm gives none.
-func (o *observer) keeps(node string, j *job.Job) string {
+// pendingReason is Slurm's reason to keep a released job from its node, "" = Slurm gives none.
+func (o *observer) pendingReason(node string, j *job.Job) string {
 	n := o.s.Node(node)
 	switch {
 	case j == nil:
 		return ""
-	case limit.Kept(j.Reason):
+	case slurmlimit.StaysPending(j.Reason):
 		return j.Reason
 	case n != nil && n.Planned:
 		return "PLANNED"

@@ -129,7 +129,7 @@ func TestReleasedAndKeptPending(t *testing.T) {
 			}
 			kind, left := tracker.EventStuck, c.strikes && try > 0
 			if c.closed {
-				kind = tracker.EventKept
+				kind = tracker.EventPassedOver
 			} else if left {
 				kind = tracker.EventLeft
 			}

@@ -82,7 +82,7 @@ func (t *Tracker) refuse(ref string, step job.Step, e job.JobError, at time.Time
 	w := t.Wait(ref)
 	switch step {
 	case job.StepUngate:
-		w.Kept += weight
+		w.StillGated += weight
 	case job.StepRestore:
 		w.Unrestored += weight
 	case job.StepGate, job.StepPrepare, job.StepRelease:
@@ -111,11 +111,11 @@ func (t *Tracker) unrestorable(ref string) bool {
 	return w != nil && w.Unrestored >= enough
 }
 
-// Kept returns the jobs that are behind a closed gate after two changes that were to ungate them.
-func (t *Tracker) Kept(s *job.Snapshot) (refs []string) {
+// StillGated returns the jobs that are behind a closed gate after two changes that were to ungate them.
+func (t *Tracker) StillGated(s *job.Snapshot) (refs []string) {
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
-		if w := t.Waits[j.Ref]; w != nil && w.Kept >= enough && j.State == job.Pending && release.Behind(s.Gates, j) {
+		if w := t.Waits[j.Ref]; w != nil && w.StillGated >= enough && j.State == job.Pending && release.Behind(s.Gates, j) {
 			refs = append(refs, j.Ref)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmlimit"
 )
 
 // Tracker is the memory of one bridge. The journal keeps its JSON, and each group by itself.
@@ -35,7 +35,7 @@ type Tracker struct {
 	// Faulted holds the GPUs that other jobs still use after their MPS server failed, or after Slurm killed a job there.
 	// No job joins these GPUs. The node restarts a GPU's server after the last job there has ended.
 	Faulted map[job.GPUAddr]bool `json:"-"`
-	Limits  *limit.Limits        `json:"-"`
+	Limits  *slurmlimit.Limits   `json:"-"`
 	// Refusals are what Slurm has refused since the bridge started.
 	Refusals Refusals `json:"-"`
 	// Handwritten is the last poll with a job whose owner requested a part of a GPU's shares by hand.
@@ -65,10 +65,10 @@ type Wait struct {
 	// Strikes counts the times the job was released and did not start.
 	Strikes int `json:"strikes"`
 	// Weights of failed changes, see refusedWeight: Refused of the changes that let the job share, Unrestored of the
-	// changes that restore it, Kept of the changes that ungate it.
+	// changes that restore it, StillGated of the changes that ungate it.
 	Refused    int `json:"refused,omitempty"`
 	Unrestored int `json:"unrestored,omitempty"`
-	Kept       int `json:"kept,omitempty"`
+	StillGated int `json:"still_gated,omitempty"`
 }
 
 // Left is a run that is over.
@@ -93,7 +93,7 @@ func New() *Tracker {
 		Done:      map[string]*history.RunState{},
 		Loans:     map[string]*Loan{},
 		Faulted:   map[job.GPUAddr]bool{},
-		Limits:    limit.New(),
+		Limits:    slurmlimit.New(),
 		Refusals:  Refusals{all: map[reason]*job.RefusedChanges{}, sent: map[string][]job.Change{}},
 		Plain:     plain,
 		NextID:    1,

@@ -197,7 +197,7 @@ func TestKilledWhileDelivering(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { // the hooks
 		for id := int64(1); id <= jobs; id++ {
-			if err := n.run.Begin(&prolog.Job{
+			if err := n.run.Begin(&prolog.JobFile{
 				JobID: id, UID: 1000, User: "ann", GPUs: []int{0}, Percent: 50,
 				Start: time.Now(),
 			}); err != nil {

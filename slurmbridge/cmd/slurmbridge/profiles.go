@@ -91,7 +91,7 @@ func (s *shared) listProfiles(list []store.Listed) {
 			duration += fmt.Sprintf(" ± %.0f", p.DurationSD)
 		}
 		t.AppendRow(table.Row{
-			p.App, cmp.Or(e.User, "(all)"), cmp.Or(p.Card, "(any)"), runs, duration, fmt.Sprintf("%.0f %%", 100*p.Mean().GPU),
+			p.App, cmp.Or(e.User, "(all)"), cmp.Or(p.Model, "(any)"), runs, duration, fmt.Sprintf("%.0f %%", 100*p.Mean().GPU),
 			fmt.Sprintf("%.0f", p.Peak().MemMiB), sizesText(e.Sizes), p.Source,
 		})
 	}
@@ -123,7 +123,7 @@ most, all the time. Where that is too uncertain there is none: the job runs alon
 			if err != nil {
 				return err
 			}
-			on, _ := cfg.Card(v.Profile.Card)
+			on, _ := cfg.Spec(v.Profile.Model)
 			return s.Show(v, func() { s.showProfile(v, on) })
 		}),
 	}
@@ -175,7 +175,7 @@ func choose(list []store.Listed, user, app, card string) (*shown, error) {
 	var best *store.Listed
 	for i := range list {
 		e := &list[i]
-		if e.Profile.App != app || card != "" && e.Profile.Card != card || user != "" && e.User != user {
+		if e.Profile.App != app || card != "" && e.Profile.Model != card || user != "" && e.User != user {
 			continue
 		}
 		own := best == nil || best.User == "" && e.User != ""
@@ -199,8 +199,8 @@ const preallocates = "it takes most of the card's memory at its start, so it can
 func (s *shared) showProfile(v *shown, card rlcore.GPUSpec) {
 	p := v.Profile
 	s.printf("%s, %s: %s\n", p.App, cmp.Or(v.User, "(all)"), p.Source)
-	if p.Card != "" {
-		s.printf("on %s\n", p.Card)
+	if p.Model != "" {
+		s.printf("on %s\n", p.Model)
 	}
 	switch {
 	case v.Relative:

@@ -67,7 +67,7 @@ sbatch was given; #SBATCH lines count. Without --chdir a job is taken to be subm
 				}
 				j.Note.App = named
 				t := job.ParseTerms(j.Comment)
-				all = append(all, identified{script, j.WorkDir, appid.Identify(&appid.Job{
+				all = append(all, identified{script, j.WorkDir, appid.Identify(&appid.Evidence{
 					Named: job.AppNamed(j, &t, cfg.Apps()), Name: j.Name, Script: job.ShortScript(body), Args: job.NoteArgs(words),
 					Dir: j.WorkDir,
 				})})

@@ -35,7 +35,7 @@ const ljScript = "#!/bin/sh\n#SBATCH -n 1\nsrun ./lj -n %d\n"
 // A script with another size than one that has run alone is its relative, for its user alone.
 func TestProfilesShowARelative(t *testing.T) {
 	file := conf(t)
-	lj := func(n int) appid.App { return appid.Identify(&appid.Job{Script: fmt.Appendf(nil, ljScript, n)}) }
+	lj := func(n int) appid.App { return appid.Identify(&appid.Evidence{Script: fmt.Appendf(nil, ljScript, n)}) }
 	known, wanted := lj(1000), lj(2000)
 	cfg := must.Get(config.Load(file, nil))(t)
 	st := must.Get(cli.OpenStore(t.Context(), cfg))(t)

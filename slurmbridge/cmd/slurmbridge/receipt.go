@@ -170,7 +170,7 @@ func (s *shared) loadReceipt(ctx context.Context, cfg *config.Config, from, to t
 	}
 	// A record without GPUs of a job that no poll showed is of no job with GPUs.
 	in.Jobs = slices.DeleteFunc(runs, func(r history.Run) bool { return !r.Shown() && len(r.GPUs) == 0 })
-	if in.Refused, err = j.Refused(ctx, from, to); err != nil || !replay {
+	if in.VetoCounts, err = j.VetoCounts(ctx, from, to); err != nil || !replay {
 		return in, err
 	}
 	in.Replay, err = loadWorld(ctx, cfg, st, j, s.Log(), from)
@@ -195,7 +195,7 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 		return nil, err
 	}
 	decider := func() *rlcore.Decider { return newDecider(cfg, policies, beliefs) }
-	return &receipt.World{Nodes: nodes, Card: cfg.Card, Cut: cfg.Cut, Decider: decider}, nil
+	return &receipt.World{Nodes: nodes, Card: cfg.Spec, Cut: cfg.Cut, Decider: decider}, nil
 }
 
 // whatIf prints the estimated effect of more sharing.

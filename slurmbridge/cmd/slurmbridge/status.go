@@ -87,7 +87,7 @@ func (f *statusFlags) lists() (func(g *httpapi.GPU, of int) bool, error) {
 	return func(g *httpapi.GPU, of int) bool {
 		switch {
 		case f.me:
-			return slices.ContainsFunc(g.Jobs, func(j httpapi.Job) bool { return j.User == name })
+			return slices.ContainsFunc(g.Jobs, func(j httpapi.GPUJob) bool { return j.User == name })
 		case f.node != "":
 			return g.Node == f.node
 		}

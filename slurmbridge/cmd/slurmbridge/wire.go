@@ -134,7 +134,7 @@ func wire(ctx context.Context, cfg *config.Config, log *slog.Logger, m *loop.Met
 			MemMiB: float64(cfg.InteractiveMemory), MaxSlowdown: cfg.InteractiveMaxSlowdown,
 		},
 		Adopt: policy, IdleAfter: cfg.IdleAfter, ExtendLimit: cfg.ExtendLimit,
-		PastMaxTime: cfg.ExtendPastMaxTime, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
+		PastMaxTime: cfg.ExtendPastMaxTime, Mode: job.Mode(cfg.Mode), Specs: cfg.Spec,
 		Gate: gate, Metrics: m, Now: time.Now, PollEvery: cfg.Poll, Log: log,
 		Planner: &plan.Planner{
 			Decider: newDecider(cfg, policies, predictor),

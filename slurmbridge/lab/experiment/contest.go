@@ -135,8 +135,8 @@ type Line struct {
 	// PossibleShare is the gain over fifo, of the aim, as a part of what the lower bound leaves to gain; 1 where there
 	// is nothing to gain.
 	PossibleShare float64 `json:"share_of_possible_gain"`
-	// Kept is what the guard's reasons cost, the dearest first.
-	Kept       []VetoCost `json:"guard,omitempty"`
+	// VetoCosts is what the guard's reasons cost, the dearest first.
+	VetoCosts  []VetoCost `json:"guard,omitempty"`
 	TrainS     float64    `json:"train_s"` // wall time of training, or of tuning a knob
 	Note       string     `json:"note,omitempty"`
 	DecisionUS float64    `json:"decision_us"` // wall time of the simulation, µs a decision
@@ -162,7 +162,7 @@ type VetoCost struct {
 func vetoCosts(rs []*sim.Result) []VetoCost {
 	var sums [rlcore.Vetoes]VetoCost
 	for _, r := range rs {
-		for _, k := range r.Kept {
+		for _, k := range r.VetoCosts {
 			x := &sums[k.Reason]
 			x.Reason = k.Reason.Name()
 			x.Jobs = x.Jobs + float64(k.Jobs)/float64(len(rs))
@@ -241,7 +241,7 @@ func (l *Line) sum(rs []*sim.Result) {
 	l.GPUUtil, _ = over(rs, func(_ int, r *sim.Result) float64 { return r.GPUUtil })
 	l.MemUtil, _ = over(rs, func(_ int, r *sim.Result) float64 { return r.MemUtil })
 	l.OOM, _ = over(rs, func(_ int, r *sim.Result) float64 { return float64(r.OOM) })
-	l.Kept = vetoCosts(rs)
+	l.VetoCosts = vetoCosts(rs)
 	n := float64(len(rs))
 	for _, r := range rs {
 		if s := r.Slowdowns(); len(s) > 0 {

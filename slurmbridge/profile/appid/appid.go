@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// Job is the information about a job that identifies its application.
-type Job struct {
+// Evidence is the information about a job that identifies its application.
+type Evidence struct {
 	Named  string // the application's name by the job's owner or the site, "" = none
 	Name   string // --job-name; "" = unknown
 	Script []byte
@@ -54,7 +54,7 @@ type Masked struct {
 const maxSizes = 32
 
 // Identify recognises a job's application.
-func Identify(j *Job) App {
+func Identify(j *Evidence) App {
 	if j.Named != "" {
 		return App{Key: j.Named, Name: j.Named, Why: []string{"the job's owner or the site calls it " + j.Named}}
 	}

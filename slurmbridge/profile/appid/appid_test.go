@@ -11,7 +11,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
-func of(script string) App { return Identify(&Job{Script: []byte(script)}) }
+func of(script string) App { return Identify(&Evidence{Script: []byte(script)}) }
 
 func sizesOf(a App) string {
 	var out []string
@@ -372,7 +372,7 @@ func TestFolderOfSubmission(t *testing.T) {
 		{"DATA=/data/x\npython /code/train.py --data $DATA/y", false},
 		{"module load cuda\nsource /opt/env/bin/activate\npython /code/train.py --data=/data/x", false},
 	} {
-		at := func(dir string) App { return Identify(&Job{Script: []byte(c.script), Dir: dir}) }
+		at := func(dir string) App { return Identify(&Evidence{Script: []byte(c.script), Dir: dir}) }
 		a, b := at("/home/ann/small"), at("/home/ann/large")
 		if rel, why := Compare(&a, &b); (rel == Others) != c.counts || (rel == Same) == c.counts {
 			t.Errorf("%s: %s (%s), %q", c.script, rel, why, a.Why)
@@ -381,7 +381,7 @@ func TestFolderOfSubmission(t *testing.T) {
 	// What doesn't count in any name doesn't count in a folder's; what lies in a folder that is made for one job may be
 	// anything, and its job's name is a part of it.
 	at := func(dir, name string) string {
-		return Identify(&Job{Script: []byte("pw.x -in aiida.in"), Dir: dir, Name: name}).Key
+		return Identify(&Evidence{Script: []byte("pw.x -in aiida.in"), Dir: dir, Name: name}).Key
 	}
 	must.Equal(t, at("/s/seed1", ""), at("/s/seed2", ""), "a seed in the folder")
 	must.Equal(t, at("/s/2026-01-01/x", ""), at("/s/2026-01-02/x", ""), "a day in the folder")
@@ -396,7 +396,7 @@ func TestFolderOfSubmission(t *testing.T) {
 // One script with other arguments is another application, of the same family if only sizes differ.
 func TestArguments(t *testing.T) {
 	const script = "python train.py $1 $2"
-	key := func(args string) App { return Identify(&Job{Script: []byte(script), Args: args}) }
+	key := func(args string) App { return Identify(&Evidence{Script: []byte(script), Args: args}) }
 	a := key("~0a1b2c3d 128 --epochs=90")
 	if a.Name != "train" || !strings.HasPrefix(a.Key, "train-") || sizesOf(a) != "argument 2=128 --epochs=90" {
 		t.Errorf("%+v", a)
@@ -421,7 +421,7 @@ func TestArguments(t *testing.T) {
 
 // What its owner or the site calls an application is its key; the script may say it, too.
 func TestANameIsTheKey(t *testing.T) {
-	for _, j := range []Job{
+	for _, j := range []Evidence{
 		{Named: "mine"}, {Named: "mine", Script: []byte("./a.out 5"), Args: "128"}, {Script: []byte("export " +
 			"SLURMBRIDGE_APP=mine\n./a.out 5")},
 	} {
@@ -504,7 +504,7 @@ func TestHostileScriptsTakeNoTime(t *testing.T) {
 		"variables": "./a.out \"/tmp/" + strings.Repeat("$a/", big/3) + "\"",
 	} {
 		start := processorTime(t)
-		a := Identify(&Job{Script: []byte(s), Args: args[name]})
+		a := Identify(&Evidence{Script: []byte(s), Args: args[name]})
 		// This takes tens of ms of a processor; of the square of its length it would take minutes.
 		if took := processorTime(t) - start; took > time.Minute {
 			t.Errorf("%s: %v", name, took)
@@ -580,7 +580,7 @@ func TestWorkflowTools(t *testing.T) {
 		"Rscript -e 'batchtools::doJobCollection(\"/r/jobs/joba1b2c3d4e5f6.rds\")'",
 		"python -u -m executorlib.backend.interactive_serial --host node1 --zmqport 34567",
 	} {
-		named := func(name string) App { return Identify(&Job{Script: []byte(script), Name: name}) }
+		named := func(name string) App { return Identify(&Evidence{Script: []byte(script), Name: name}) }
 		if a, b := named("train_huge"), named("eval_small"); a.Key == "" || a.Key == b.Key || a.Family == b.Family ||
 			a.Key != named("train_huge").Key {
 			t.Errorf("%s: %+v, %+v", script, a, b)
@@ -668,7 +668,7 @@ func FuzzIdentify(f *testing.F) {
 	f.Add("python -m snakemake --target-jobs base64//dHJhaW46c2VlZD0x t:i=1,j=2", "", "", "")
 	f.Add("cd /a; bash -c 'cd b; ./c' <<E >&2 | tee x\nE\n", "", "", "")
 	f.Fuzz(func(t *testing.T, script, args, dir, name string) {
-		j := &Job{Name: name, Script: []byte(script), Args: args, Dir: dir}
+		j := &Evidence{Name: name, Script: []byte(script), Args: args, Dir: dir}
 		a := Identify(j)
 		for _, key := range []string{a.Key, a.Family} {
 			if strings.ContainsAny(key, " /\n\"'\\") || len(key) > 64 {

@@ -13,7 +13,7 @@ import (
 // Identify names a job's application from its script (nil = not read), its terms and its arguments, and stores the name
 // with the application's family; "" = it has none.
 func (s *Store) Identify(ctx context.Context, j *job.Job, t job.Terms, script []byte) (string, error) {
-	a := appid.Identify(&appid.Job{Named: t.App, Name: j.Name, Script: script, Args: j.Note.Args, Dir: j.WorkDir})
+	a := appid.Identify(&appid.Evidence{Named: t.App, Name: j.Name, Script: script, Args: j.Note.Args, Dir: j.WorkDir})
 	if script == nil && t.App == "" {
 		// Recognised before a restart.
 		known, err := s.AppOf(ctx, j.Ref, j.User)

@@ -79,7 +79,7 @@ func (s *Store) Relative(ctx context.Context, user, app, card string) (*rlcore.P
 		return nil, fmt.Errorf("%w of %s: %w", ErrNotFound, app, err)
 	}
 	p.Owner = user
-	p.Card = card
+	p.Model = card
 	for i := range known { // the application may need as much as any relative
 		p.HeldMiB = max(p.HeldMiB, known[i].Profile.HeldMiB)
 	}
@@ -222,7 +222,7 @@ func translate(
 	ratio := math.Exp(mean)
 	out := p.Times(ratio)
 	out.DurationSD = math.Hypot(out.DurationSD, sd*out.DurationS)
-	out.Card = to
+	out.Model = to
 	out.Runs = 0
 	out.Source = "its runs on " + from
 	return out, nil

@@ -112,11 +112,11 @@ func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (i
 
 // own returns a user's own profiles of an application, by card; user "" = the site's.
 func own(ctx context.Context, q database.Querier, user, app string) (map[string]*rlcore.Profile, error) {
-	all, err := database.Intact(ctx, q, func(p *rlcore.Profile) []any { return []any{&p.Card, database.JSON(p)} },
+	all, err := database.Intact(ctx, q, func(p *rlcore.Profile) []any { return []any{&p.Model, database.JSON(p)} },
 		`SELECT card, body FROM profiles WHERE user = ? AND app = ?`, user, app)
 	out := map[string]*rlcore.Profile{}
 	for i := range all {
-		out[all[i].Card] = &all[i]
+		out[all[i].Model] = &all[i]
 	}
 	return out, database.Wrap(err, "read profile of %s", app)
 }
@@ -126,7 +126,7 @@ func put(ctx context.Context, q database.Querier, user string, p *rlcore.Profile
 	body.Owner = "" // column user has it
 	if _, err := q.ExecContext(ctx, `INSERT INTO profiles (user, app, card, updated, body) VALUES (?, ?, ?, ?, ?)
 		ON CONFLICT (user, app, card) DO UPDATE SET updated = excluded.updated, body = excluded.body`,
-		user, p.App, p.Card, now.UnixNano(), database.JSON(&body)); err != nil {
+		user, p.App, p.Model, now.UnixNano(), database.JSON(&body)); err != nil {
 		return fmt.Errorf("write profile of %s: %w", p.App, err)
 	}
 	return nil
@@ -230,16 +230,16 @@ func (s *Store) Learn(ctx context.Context, q database.Querier, app string, r *gp
 	if cut {
 		run = cutShort(run, limitS)
 	}
-	run.Card = r.Card()
+	run.Model = r.Model()
 	of, err := own(ctx, q, r.User, app)
 	if err != nil {
 		return false, err
 	}
-	if old := of[run.Card]; cut && old != nil && (old.Runs > 0 || old.DurationS > run.DurationS) {
+	if old := of[run.Model]; cut && old != nil && (old.Runs > 0 || old.DurationS > run.DurationS) {
 		return true, nil
 	}
-	merged := gpuprof.Merge(of[run.Card], run, r.GPUs[0].MemMiB)
-	merged.Card = run.Card
+	merged := gpuprof.Merge(of[run.Model], run, r.GPUs[0].MemMiB)
+	merged.Model = run.Model
 	return true, put(ctx, q, r.User, merged, s.now())
 }
 
@@ -327,7 +327,7 @@ func ParseJSON(r io.Reader) ([]*rlcore.Profile, error) {
 		if p == nil || p.App == "" {
 			return nil, fmt.Errorf("profile %d has no app", i+1)
 		}
-		of := key{p.App, p.Card}
+		of := key{p.App, p.Model}
 		if seen[of] {
 			return nil, fmt.Errorf("profile %d: %q %w", i+1, p.App, table.ErrTwice)
 		}

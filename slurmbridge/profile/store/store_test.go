@@ -208,7 +208,7 @@ func TestTidyKeepsTheHighestNumber(t *testing.T) {
 }
 
 func script(n int) appid.App {
-	return appid.Identify(&appid.Job{Script: fmt.Appendf(nil, "srun ./lj -n %d", n)})
+	return appid.Identify(&appid.Evidence{Script: fmt.Appendf(nil, "srun ./lj -n %d", n)})
 }
 
 func constant(app string, seconds, mib float64) *rlcore.Profile {
@@ -297,7 +297,7 @@ func TestProfilesAreOfACard(t *testing.T) {
 	keep(t, s, "new", on("A100", 3, 200))
 	p, err := s.Lookup(ctx, "ann", "new", "T4")
 	if err != nil || math.Abs(p.DurationS-1000) > 1e-6 || p.DurationSD < 100 || p.DurationSD > 400 ||
-		p.Peak().MemMiB != 2000 || p.Card != "T4" || p.Runs != 0 {
+		p.Peak().MemMiB != 2000 || p.Model != "T4" || p.Runs != 0 {
 		t.Errorf("the ratios are 5, 4 and 6.25: %+v %v", p, err)
 	}
 	// A run there replaces the estimate.

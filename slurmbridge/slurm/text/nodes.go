@@ -80,7 +80,7 @@ func parseNode(line []byte) Node {
 			n.ByType[g.Type] = min(n.ByType[g.Type]+g.Count, maxCount)
 			n.GPUs = min(n.GPUs+g.Count, maxCount)
 			n.GPUType = g.Type
-			n.Cards = append(n.Cards, slices.Repeat([]job.Card{{Type: g.Type}}, min(g.Count, maxGPUs-len(n.Cards)))...)
+			n.ByIndex = append(n.ByIndex, slices.Repeat([]job.GPU{{Type: g.Type}}, min(g.Count, maxGPUs-len(n.ByIndex)))...)
 		default:
 			n.Shares[g.Name] = min(n.Shares[g.Name]+g.Count, maxCount)
 		}
@@ -116,10 +116,10 @@ func (n *Node) deal(gres, used string) {
 		}
 	}
 	for typ, sum := range sums {
-		var of []*job.Card
-		for i := range n.Cards {
-			if typ == "" || n.Cards[i].Type == typ {
-				of = append(of, &n.Cards[i])
+		var of []*job.GPU
+		for i := range n.ByIndex {
+			if typ == "" || n.ByIndex[i].Type == typ {
+				of = append(of, &n.ByIndex[i])
 			}
 		}
 		counts := countsOf(used, string(n.Sharing), typ)

@@ -146,7 +146,7 @@ func TestParseNodesRecorded(t *testing.T) {
 			}
 			for name := range by {
 				n := by[name]
-				n.State, n.Addr, n.Cards = "", "", nil // see TestWhichGPUsHaveShares
+				n.State, n.Addr, n.ByIndex = "", "", nil // see TestWhichGPUsHaveShares
 				by[name] = n
 			}
 			titanxp := func(name string, gpus int, sharing job.Sharing) Node {
@@ -195,7 +195,7 @@ func TestWhichGPUsHaveShares(t *testing.T) {
 			t.Fatalf("%s: %d nodes", c.gres, len(nodes))
 		}
 		var got []string
-		for _, card := range nodes[0].Cards {
+		for _, card := range nodes[0].ByIndex {
 			got = append(got, fmt.Sprint(card.Type, card.Units))
 		}
 		must.Equal(t, strings.Join(got, " "), c.want, "%s, %s", c.gres, c.used)

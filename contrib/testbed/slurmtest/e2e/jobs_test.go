@@ -26,7 +26,7 @@ func (r *world) learned(app string, cards, runs int, run func() string) map[stri
 		of, n := map[string]*rlcore.Profile{}, 0
 		for _, e := range list {
 			if e.Profile.App == app {
-				of[e.Profile.Card] = e.Profile
+				of[e.Profile.Model] = e.Profile
 				n += e.Profile.Runs
 			}
 		}

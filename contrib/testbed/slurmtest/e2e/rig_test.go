@@ -133,7 +133,7 @@ func runBridge(dir, told, fault string) error {
 	b := &loop.Bridge{
 		Slurm: cl, Apps: apps{}, Journal: j, Mode: o.Mode, PollEvery: 10 * time.Second,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Card: func(typ string) (rlcore.GPUSpec, bool) {
+		Specs: func(typ string) (rlcore.GPUSpec, bool) {
 			card := rlcore.TitanXp
 			card.MemLimits = o.MemLimits
 			if typ == "h100" {

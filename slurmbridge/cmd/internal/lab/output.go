@@ -129,7 +129,7 @@ func (s *shared) printKept(lines map[string]*experiment.Line) {
 			continue // it refuses company itself
 		}
 		first := name
-		for _, k := range lines[name].Kept[:min(keptShown, len(lines[name].Kept))] {
+		for _, k := range lines[name].VetoCosts[:min(keptShown, len(lines[name].VetoCosts))] {
 			t.AppendRow(table.Row{first, k.Reason, fixed(0, k.Jobs), fixed(1, k.WaitH)})
 			first = ""
 		}

@@ -6,17 +6,17 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// Seen counts jobs with a recognised application, and those of them whose application was seen no second time. What
+// OneTimers counts jobs with a recognised application, and those of them whose application was seen no second time. What
 // isn't seen again is learned for nothing: where there are many such jobs, something of no account tells their scripts
 // apart.
-type Seen struct {
+type OneTimers struct {
 	Jobs int `json:"jobs"`
 	Once int `json:"once"`
 }
 
-// CountSeen counts runs by their users' applications; one without a name doesn't count.
-func CountSeen(runs []Run) Seen {
-	var s Seen
+// CountOneTimers counts runs by their users' applications; one without a name doesn't count.
+func CountOneTimers(runs []Run) OneTimers {
+	var s OneTimers
 	times := map[[2]string]int{}
 	for i := range runs {
 		if r := &runs[i]; r.App != "" {
@@ -33,10 +33,10 @@ func CountSeen(runs []Run) Seen {
 }
 
 // Telling reports whether the jobs are so many, and so many of them of such applications, that it says something.
-func (s Seen) Telling() bool { return s.Jobs >= 20 && 4*s.Once > s.Jobs }
+func (s OneTimers) Telling() bool { return s.Jobs >= 20 && 4*s.Once > s.Jobs }
 
 // String says how many jobs are not known from earlier ones, and what to do about it.
-func (s Seen) String() string {
+func (s OneTimers) String() string {
 	return fmt.Sprintf("%s of %d ran an application that was seen no second time; slurmbridge profiles identify SCRIPT "+
 		"says what tells scripts apart", job.Count(s.Once, "job"), s.Jobs)
 }

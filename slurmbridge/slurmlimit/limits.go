@@ -1,4 +1,4 @@
-// Package limit knows what Slurm won't let start now.
+// Package slurmlimit knows what Slurm won't let start now.
 //
 // The limits of an association, a QOS or an array (its %N) can't be seen while a job is behind the gate: its Reason is
 // its dependency. They show once a job was released and Slurm gives a limit as the reason for keeping it pending. The
@@ -7,7 +7,7 @@
 // A limit may also be of one node: a maintenance or another job's reservation that begins before the job's time limit.
 // Or Slurm keeps a node's idle GPUs for a job of higher priority. Then no job of the class is sent to that node for a
 // while, which doubles each time the node turns out to be still closed.
-package limit
+package slurmlimit
 
 import (
 	"fmt"
@@ -318,10 +318,10 @@ func closedNode(reason string) bool {
 	return strings.HasPrefix(reason, "ReqNodeNotAvail") && strings.Contains(reason, "eserved")
 }
 
-// Kept reports whether a Reason explains why Slurm keeps a job pending that may start: other
+// StaysPending reports whether a Reason explains why Slurm keeps a job pending that may start: other
 // jobs go first, or what it needs is in use or away. It is no mark against the job. Slurm also
 // gives Priority to a job that it hasn't considered yet, so the job needs time to start first.
-func Kept(reason string) bool {
+func StaysPending(reason string) bool {
 	return slices.Contains([]string{"Priority", "Resources", "Licenses"}, reason) ||
 		strings.HasPrefix(reason, "ReqNodeNotAvail")
 }

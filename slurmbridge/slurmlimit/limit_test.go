@@ -1,4 +1,4 @@
-package limit
+package slurmlimit
 
 import (
 	"slices"
@@ -49,7 +49,7 @@ func TestKeptReasons(t *testing.T) {
 		"Priority\nResources": false, " Priority": false, "priority": false, "It says ReqNodeNotAvail": false,
 		"Licenses|x": false,
 	} {
-		must.Equal(t, Kept(reason), want, reason)
+		must.Equal(t, StaysPending(reason), want, reason)
 	}
 }
 
