@@ -57,7 +57,8 @@ type Job struct {
 	LimitFixed bool
 	// DeadlineS is the latest end that the job's owner allows (Slurm's --deadline), s on State.NowS's clock; 0 = none.
 	DeadlineS float64
-	// Priority is Slurm's: of the pending jobs the highest goes first, of equals the one submitted first.
+	// Priority is Slurm's, with what goes before it: of the pending jobs the highest goes first, of equals the one
+	// submitted first.
 	Priority float64
 	// PlainEndS is when plain Slurm would have ended the job, s on State.NowS's clock; of a job of unknown length, at its
 	// limit. 0 = nothing is promised. See Plain.

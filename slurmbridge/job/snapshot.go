@@ -64,6 +64,7 @@ type Job struct {
 	State     JobState
 	Reason    string
 	Priority  int64
+	Tier      int // PriorityTier, the highest of its partitions'
 	Submit    time.Time
 	// Eligible is the time from which the job may start (its owner's --begin,
 	// say); zero = not known, which is what a job with unmet dependencies shows.
@@ -599,6 +600,17 @@ func (j *Job) Holds() (all []GPUAddr) {
 		}
 	}
 	return all
+}
+
+// Rank orders pending jobs as Slurm does before it looks at their submission: jobs of reservations come first, then
+// those of higher tiers, then those of higher priority (sort_job_queue2, 22.05 to 26.05).
+func (j *Job) Rank() int64 {
+	const priorities, tiers = 1 << 32, 1 << 16 // Slurm has so many
+	rank := int64(j.Tier)*priorities + j.Priority
+	if j.Reservation != "" {
+		rank += tiers * priorities
+	}
+	return rank
 }
 
 // Partitions lists the job's partitions; a running job has one.

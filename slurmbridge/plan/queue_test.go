@@ -232,14 +232,15 @@ func TestAJobOnSeveralNodesHasItsGPUs(t *testing.T) {
 	}
 }
 
-// Slurm's order is by priority, then by submission; tasks of an array come by their own numbers, though the last one
-// keeps the array's number, the lowest, and the others get numbers as they are changed.
+// Slurm's order is by reservation, tier and priority, then by submission; tasks of an array come by their own numbers,
+// though the last one keeps the array's number, the lowest, and the others get numbers as they are changed.
 func TestTasksComeInTheirOrder(t *testing.T) {
 	task := func(ref string, id int64) job.Job { return job.Job{Ref: ref, ID: id, ArrayID: 7, Priority: 5} }
 	other := func(ref string, id, priority int64) job.Job { return job.Job{Ref: ref, ID: id, Priority: priority} }
 	jobs := []job.Job{
 		other("6", 6, 4), task("7_10", 7), other("12", 12, 5), task("7_2", 30), task("7_0", 31), other("3", 3, 5),
-		other("40", 40, 6),
+		other("40", 40, 6), {Ref: "41", ID: 41, Priority: 1, Tier: 2}, {Ref: "42", ID: 42, Priority: 1 << 32 - 1, Tier: 1},
+		{Ref: "43", ID: 43, Priority: 1, Reservation: "class"},
 	}
 	var all []*job.Job
 	for i := range jobs {
@@ -250,7 +251,7 @@ func TestTasksComeInTheirOrder(t *testing.T) {
 	for _, j := range all {
 		got = append(got, j.Ref)
 	}
-	must.Equal(t, got, []string{"40", "3", "7_0", "7_2", "7_10", "12", "6"})
+	must.Equal(t, got, []string{"43", "41", "42", "40", "3", "7_0", "7_2", "7_10", "12", "6"})
 }
 
 // A job of whole nodes never starts with shares on a node with several GPUs: from 23.02.6 on it gets a GPU in their

@@ -323,7 +323,7 @@ func (v *clusterView) convert(j *job.Job) rlcore.Job {
 	out := rlcore.Job{
 		ID: j.Ref, User: j.User, Profile: v.in.Apps[j.Ref].Profile,
 		SubmitS: tracker.Seconds(j.Submit), LimitS: j.TimeLimit.Seconds(),
-		Priority: float64(j.Priority), MaxSlowdown: t.MaxSlowdown,
+		Priority: float64(j.Rank()), MaxSlowdown: t.MaxSlowdown,
 		NoShare: t.NoShare || v.in.standing(j).NoMPS,
 		CPUs:    j.CPUs, HostMemMiB: j.HostMemMiB, ArrayOnly: t.ArrayOnly,
 		Rank: v.in.Snap.Ranks.Of(j),
@@ -400,10 +400,10 @@ func (in *Input) limitFixed(j *job.Job, contract float64) bool {
 	return extend.Latest(j, in.Snap.At, runS, in.Bounds) < needs.Truncate(time.Minute)
 }
 
-// ByPriority is Slurm's order: highest priority first, of equals the one submitted first. Tasks of an array come in the
+// ByPriority is Slurm's order: highest rank first, of equals the one submitted first. Tasks of an array come in the
 // order of their own numbers, whichever of them are jobs with numbers already (sort_job_queue2, 22.05 to 26.05).
 func ByPriority(x, y *job.Job) int {
-	return cmp.Or(-cmp.Compare(x.Priority, y.Priority), x.Submit.Compare(y.Submit),
+	return cmp.Or(-cmp.Compare(x.Rank(), y.Rank()), x.Submit.Compare(y.Submit),
 		cmp.Compare(cmp.Or(x.ArrayID, x.ID), cmp.Or(y.ArrayID, y.ID)),
 		cmp.Compare(len(x.Ref), len(y.Ref)), cmp.Compare(x.Ref, y.Ref))
 }

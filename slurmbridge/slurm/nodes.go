@@ -186,10 +186,12 @@ func (c *Client) settings(ctx context.Context, config map[string]string, snap *j
 	snap.WholeNodes = map[string]bool{}
 	snap.OneUser = map[string]bool{}
 	apart := map[string]bool{}
+	tiers := map[string]int{}
 	for _, p := range partitions {
 		snap.WholeNodes[p.Name] = p.WholeNodes
 		snap.OneUser[p.Name] = p.OneUser
 		apart[p.Name] = p.WholeNodes || p.OneUser
+		tiers[p.Name] = p.Tier
 		if p.PerGPU != (job.PerGPU{}) {
 			// A default that the partition doesn't set is the cluster's.
 			snap.PerGPU[p.Name] = job.PerGPU{
@@ -204,7 +206,7 @@ func (c *Client) settings(ctx context.Context, config map[string]string, snap *j
 			snap.Ranks.Partitions[p.Name] = job.PartitionRank{Tier: p.Tier, Preemptible: p.PreemptMode != "OFF"}
 		}
 	}
-	c.parser.Apart = apart
+	c.parser.Apart, c.parser.Tiers = apart, tiers
 	return partitions, nil
 }
 

@@ -446,7 +446,7 @@ case "$(basename $0) $*" in
 "squeue "*) case "`+release+` $SQUEUE_FORMAT2" in 22.05*excnodes*) echo "squeue: error: Invalid job format specification: excnodes" >&2;; *) sed "s/~RECORDEDNONC/$nonce/g" `+dir+`/queue;; esac;;
 *"show config") cat `+dir+`/config;;
 *"show nodes") cat `+dir+`/nodes;;
-*"show partitions") cat `+dir+`/partitions;;
+*"show partitions") sed '/=gpu /s/PriorityTier=1/PriorityTier=3/' `+dir+`/partitions;;
 "scontrol --all -d") while read -r show what id; do case "$show $what" in
   "show job") echo "scontrol: show job $id"; case $id in 2) cat `+dir+`/detail-rgpus;; 3) cat `+dir+`/detail-rmps;; 4) cat `+dir+`/detail-rmps2;; 5) cat `+dir+`/detail-rshard;; 6) cat `+dir+`/detail-rshard2;; 8_*) cat `+dir+`/detail-rshard;; esac;;
   *) echo "scontrol: show hostnames $id"; echo $id;; esac; done;;
@@ -466,6 +466,7 @@ esac`)
 			} {
 				must.Equal(t, by[ref].GPUs, want, "job %s", ref)
 			}
+			must.Equal(t, by["24"].Tier, 3, "the tier of a partition's job")
 			got := [3]string{by["24"].ExcNodes, by["22_1"].ExcNodes, by["22_0"].ExcNodes}
 			must.Equal(t, got, [3]string{"n[1,3]", "n3", ""}, "excluded")
 			if len(snap.Nodes) != 4 || len(snap.Gates) != 1 || snap.Gates[0].ID != "32" || snap.Gates[0].Open ||

@@ -90,6 +90,8 @@ type QueueParser struct {
 	Ours func(uid uint32) bool
 	// Apart are the partitions that keep other jobs off the nodes of each job, including the gate.
 	Apart map[string]bool
+	// Tiers are the partitions' PriorityTier.
+	Tiers map[string]int
 	// Awaited holds the jobs and arrays that jobs without a GPU depend on, from the last output.
 	Awaited map[string]bool
 
@@ -293,6 +295,9 @@ func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 	j.Name, j.WorkDir = p.text(ff[fName]), p.text(ff[fWorkDir])
 	j.Comment = p.text(ff[fComment][:min(maxComment, len(ff[fComment]))])
 	j.Priority, _ = digits(pf[pPriority])
+	for name := range strings.SplitSeq(j.Partition, ",") {
+		j.Tier = max(j.Tier, p.Tiers[name])
+	}
 	j.HetID, _ = digits(pf[pHet])
 	setSize(j, pf[pNodes], pf[pCPUs], pf[pTRES])
 	j.AdminComment = p.text(ff[fAdminComment][:min(maxComment, len(ff[fAdminComment]))])

@@ -79,7 +79,7 @@ type Partition struct {
 	WholeNodes     bool          // each job gets whole nodes (OverSubscribe=EXCLUSIVE)
 	OneUser        bool          // a node runs jobs of one user at a time (ExclusiveUser=YES)
 	PerGPU         job.PerGPU
-	Tier           int    // PriorityTier, for preempt/partition_prio
+	Tier           int    // PriorityTier
 	PreemptMode    string // OFF, REQUEUE and so on
 }
 
