@@ -6,9 +6,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// OneTimers counts jobs with a recognised application, and those of them whose application was seen no second time. What
-// isn't seen again is learned for nothing: where there are many such jobs, something of no account tells their scripts
-// apart.
+// OneTimers counts jobs with a recognised application, and those of them whose application was seen no second time.
+// What isn't seen again is learned for nothing: where there are many such jobs, something of no account tells their
+// scripts apart.
 type OneTimers struct {
 	Jobs int `json:"jobs"`
 	Once int `json:"once"`

@@ -133,8 +133,8 @@ type Explanation struct {
 	Considered []Considered `json:"considered,omitempty"`
 	// Vetoes holds the first combinations with the job that the guard did not allow.
 	Vetoes []Veto `json:"refused,omitempty"`
-	// SoleVetoes holds the vetoes that alone kept the job, first in its window, off a GPU with room that then got no job; see
-	// rlcore.Decision.SoleVeto.
+	// SoleVetoes holds the vetoes that alone kept the job, first in its window, off a GPU with room that then got no job;
+	// see rlcore.Decision.SoleVeto.
 	SoleVetoes []rlcore.Veto `json:"-"`
 	// LatestDelayS is how many seconds longer the bridge alone may keep the job waiting.
 	LatestDelayS float64 `json:"latest_delay_s"`

@@ -40,8 +40,8 @@ type Status struct {
 	Shareable GPUCount  `json:"shareable"`
 	// Unmanaged says, by ref, why the bridge leaves a job alone.
 	Unmanaged map[string]string `json:"left_to_slurm,omitempty"`
-	// BarredApps counts the applications that aren't adopted now since one of their jobs was slower than its contract allows,
-	// StoppedRules the rules that are stopped for that.
+	// BarredApps counts the applications that aren't adopted now since one of their jobs was slower than its contract
+	// allows, StoppedRules the rules that are stopped for that.
 	BarredApps   int `json:"-"`
 	StoppedRules int `json:"-"`
 	// Idle lists the running jobs that haven't used their GPUs for long, the longest idle first.

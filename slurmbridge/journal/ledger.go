@@ -340,8 +340,8 @@ func (p *pollWriter) gpus() error {
 	return nil
 }
 
-// VetoCounts returns the guard's reasons in [from, to), by hours of waiting, then by number of jobs, descending. A reason
-// counts in full if the time between its first and last poll overlaps this period.
+// VetoCounts returns the guard's reasons in [from, to), by hours of waiting, then by number of jobs, descending. A
+// reason counts in full if the time between its first and last poll overlaps this period.
 func (j *Journal) VetoCounts(ctx context.Context, from, to time.Time) ([]history.VetoCount, error) {
 	columns := func(r *history.VetoCount) []any { return []any{&r.Reason, &r.Jobs, &r.Looks, &r.WaitH} }
 	all, err := database.List(ctx, j.db, columns, `SELECT reason, count(*), sum(looks), sum(waited) / 3.6e6

@@ -239,7 +239,9 @@ func TestTasksComeInTheirOrder(t *testing.T) {
 	other := func(ref string, id, priority int64) job.Job { return job.Job{Ref: ref, ID: id, Priority: priority} }
 	jobs := []job.Job{
 		other("6", 6, 4), task("7_10", 7), other("12", 12, 5), task("7_2", 30), task("7_0", 31), other("3", 3, 5),
-		other("40", 40, 6), {Ref: "41", ID: 41, Priority: 1, Tier: 2}, {Ref: "42", ID: 42, Priority: 1 << 32 - 1, Tier: 1},
+		other("40", 40, 6),
+		{Ref: "41", ID: 41, Priority: 1, Tier: 2},
+		{Ref: "42", ID: 42, Priority: 1<<32 - 1, Tier: 1},
 		{Ref: "43", ID: 43, Priority: 1, Reservation: "class"},
 	}
 	var all []*job.Job

@@ -66,8 +66,8 @@ type Replay struct {
 	Slow   float64 `json:"mean_slowdown"`
 	Worst  float64 `json:"worst_slowdown"`
 	Late   int     `json:"jobs_late"`
-	// VetoCounts are the guard's reasons in the shared world for which jobs waited next to a GPU with room, the longest wait
-	// first.
+	// VetoCounts are the guard's reasons in the shared world for which jobs waited next to a GPU with room, the longest
+	// wait first.
 	VetoCounts []history.VetoCount `json:"guard,omitempty"`
 	Would      *Would              `json:"would_share,omitempty"` // with WhatIf
 }
