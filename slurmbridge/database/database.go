@@ -250,7 +250,7 @@ func Rows[T any](ctx context.Context, q Querier, columns func(*T) []any, query s
 			switch {
 			case errors.Is(err, errDamagedRow):
 				if _, known := said.LoadOrStore(err.Error()+query, true); !known {
-					slog.Error("database: a row is left out", "err", err, "query", query)
+					slog.Error("database: a row is left out", "err", err, "query", query, "args", args)
 				}
 				return nil
 			case err != nil:

@@ -306,7 +306,7 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 		ref := back[i].Update.Jobs[0]
 		freed[ref] = true
 		updates[i] = back[i].Update
-		if !strings.HasPrefix(pending[ref].AdminComment, job.CommentPrefix) { // somebody else's
+		if !strings.HasPrefix(pending[ref].AdminComment, job.CommentPrefix) { // the comment is not the bridge's
 			updates[i].AdminComment = nil
 		}
 	}

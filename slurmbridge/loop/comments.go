@@ -29,7 +29,7 @@ type comments struct {
 	said map[string]string   // what the bridge wrote last, without the note of the job's defaults
 }
 
-// look takes over a poll's jobs, and drops those that are gone.
+// look reads a poll's jobs, and forgets the comments of jobs that are gone.
 func (c *comments) look(jobs []job.Job) {
 	c.jobs = make(map[string]*job.Job, len(jobs))
 	for i := range jobs {

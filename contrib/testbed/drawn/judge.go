@@ -670,8 +670,7 @@ func (v *verdict) mayShare(j *Job) bool {
 	return free && !j.ownGPU() && !v.c.ofWholeNodes(cmp.Or(j.value("--partition"), slurmtest.Partition))
 }
 
-// beside reports each job that was killed next to another one and put back beside it: what killed it may still be
-// there.
+// beside reports each job that was killed next to another job and put back beside it: the cause may still be there.
 func (v *verdict) beside() {
 	for _, name := range slices.Sorted(maps.Keys(v.bridge.Jobs)) {
 		s := v.bridge.Jobs[name]

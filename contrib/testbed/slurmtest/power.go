@@ -59,13 +59,15 @@ func (c *Cluster) servePower() error {
 		for lines := bufio.NewScanner(pipe); lines.Scan(); {
 			program, list, _ := strings.Cut(lines.Text(), " ")
 			names := hostlist.Names(list)
+			if program == "power-up" {
+				time.Sleep(boot)
+			}
 			for i := range c.Options.Nodes {
 				if !slices.Contains(names, NodeName(i)) {
 					continue
 				}
 				c.KillNode(i)
 				if program == "power-up" {
-					time.Sleep(boot)
 					_ = c.startNode(i, "-b") // a cluster that is closed starts none
 				}
 			}

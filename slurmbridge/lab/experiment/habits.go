@@ -64,7 +64,7 @@ const (
 	leastFailS, mostFailS = 5, 60
 	// The longest run that a user expects is so many standard deviations above the session's typical one.
 	longestSigmas = 2
-	// The longest run of a job, as a part of its limit: who has run into a limit asks for more.
+	// The longest run of a job, as a part of its limit: a user whose job ran into a limit asks for more.
 	longestOfLimit = 0.95
 	mostS          = 14 * 86400
 	// What a site with fewer than two runs of an application takes the standard deviation of their logarithms to be.

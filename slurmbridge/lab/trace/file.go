@@ -180,7 +180,7 @@ func gpus(r *table.Row) int {
 	return several(int(v))
 }
 
-// several is a number of GPUs as Run.WholeGPUs: a replay asks what would come of sharing a single one.
+// several returns Run.WholeGPUs for a number of GPUs: 0 for a single GPU, which a replay may share.
 func several(gpus int) int {
 	if gpus == 1 {
 		return 0
